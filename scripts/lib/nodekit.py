@@ -381,6 +381,7 @@ class Node:
 class Geth(Node):
     APIS = "eth,net,web3,debug,txpool,admin"
     is_geth = True
+    syncmode = "full"
 
     def command(self):
         if not self.datadir.exists():
@@ -391,7 +392,7 @@ class Geth(Node):
             self.program, "--datadir", self.datadir, "--networkid", chain_id,
             "--nodiscover", "--maxpeers", 20 if self.peer_port else 0, "--port", self.peer_port,
             "--ipcdisable", "--nat", "none",
-            "--syncmode", "full", "--cache", 256,
+            "--syncmode", self.syncmode, "--cache", 256,
             "--http", "--http.port", self.http_port, "--http.api", self.APIS,
             "--ws", "--ws.port", self.ws_port, "--ws.api", self.APIS,
             "--authrpc.port", self.auth_port, "--authrpc.jwtsecret", self.secret_file,
@@ -405,6 +406,7 @@ class GethPackages(Geth):
     def command(self):
         return [
             self.program, "--datadir", self.datadir, "--genesis", self.genesis,
+            "--port", self.peer_port, "--syncmode", self.syncmode,
             "--http.port", self.http_port, "--http.api", self.APIS, "--ws.port", self.ws_port,
             "--authrpc.port", self.auth_port, "--authrpc.jwtsecret", self.secret_file,
             *self.extra,

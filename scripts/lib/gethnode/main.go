@@ -1,5 +1,6 @@
 // Command gethnode runs a chain on go-ethereum's packages, with an Engine API and JSON-RPC: what a
-// devnet needs of geth where cmd/geth does not build. It has no peers.
+// devnet needs of geth where cmd/geth does not build. With a port it has peers, without discovery,
+// and serves and fetches states by snap; it may also lie to those that fetch (lies.go).
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -30,8 +32,10 @@ import (
 // options are the command line; the names are geth's own, but for --genesis.
 type options struct {
 	datadir, genesis, apis, secret string
+	syncMode, lie                  string
 	httpPort, wsPort, authPort     int
-	cache                          int
+	peerPort, cache                int
+	snapV2                         bool
 	gasLimit                       uint64
 }
 
@@ -44,6 +48,10 @@ func parse() (*options, error) {
 	flag.StringVar(&o.apis, "http.api", "eth,net,web3,debug,txpool,admin", "namespaces of JSON-RPC")
 	flag.IntVar(&o.authPort, "authrpc.port", 8551, "port of the Engine API")
 	flag.StringVar(&o.secret, "authrpc.jwtsecret", "", "file with the secret of the Engine API")
+	flag.IntVar(&o.peerPort, "port", 0, "port for peers; no peers at 0")
+	flag.StringVar(&o.syncMode, "syncmode", "full", "full, or snap for a new datadir")
+	flag.BoolVar(&o.snapV2, "snap.v2", true, "fetch states by snap/2 where Amsterdam is active")
+	flag.StringVar(&o.lie, "lie", "", "lie to whoever fetches a state: "+strings.Join(lieNames(), ", "))
 	flag.IntVar(&o.cache, "cache", 256, "megabytes of caches")
 	flag.Uint64Var(&o.gasLimit, "miner.gaslimit", ethconfig.Defaults.Miner.GasCeil, "gas limit that built blocks tend to")
 	flag.Parse()
@@ -52,6 +60,10 @@ func parse() (*options, error) {
 		return nil, fmt.Errorf("`%s` is no flag", flag.Arg(0))
 	case o.datadir == "" || o.genesis == "" || o.secret == "":
 		return nil, errors.New("give --datadir, --genesis and --authrpc.jwtsecret")
+	case o.syncMode != "full" && o.syncMode != "snap":
+		return nil, fmt.Errorf("`%s` is no mode of sync: there are full and snap", o.syncMode)
+	case o.lie != "" && !slices.Contains(lieNames(), o.lie):
+		return nil, fmt.Errorf("`%s` is no lie: there are %s", o.lie, strings.Join(lieNames(), ", "))
 	}
 	return o, nil
 }
@@ -68,7 +80,7 @@ func readGenesis(path string) (*core.Genesis, error) {
 	return genesis, nil
 }
 
-// nodeConfig says what listens where: on loopback alone, and no peers.
+// nodeConfig says what listens where: on loopback alone.
 func nodeConfig(o *options) *node.Config {
 	config := node.DefaultConfig
 	apis := strings.Split(o.apis, ",")
@@ -82,6 +94,10 @@ func nodeConfig(o *options) *node.Config {
 	}
 	config.AuthAddr, config.AuthPort, config.JWTSecret = "127.0.0.1", o.authPort, o.secret
 	config.P2P = p2p.Config{NoDiscovery: true, NoDial: true}
+	if o.peerPort != 0 {
+		address := fmt.Sprintf("127.0.0.1:%d", o.peerPort)
+		config.P2P = p2p.Config{NoDiscovery: true, ListenAddr: address, MaxPeers: 50}
+	}
 	return &config
 }
 
@@ -89,6 +105,10 @@ func chainConfig(o *options, genesis *core.Genesis) *ethconfig.Config {
 	config := ethconfig.Defaults
 	config.Genesis = genesis
 	config.SyncMode = ethconfig.FullSync
+	if o.syncMode == "snap" {
+		config.SyncMode = ethconfig.SnapSync
+	}
+	config.SnapV2 = &o.snapV2
 	config.StateScheme = rawdb.PathScheme
 	config.Miner.GasCeil = o.gasLimit
 	config.DatabaseHandles = 256
@@ -123,6 +143,9 @@ func run(o *options) (err error) {
 	stack.RegisterAPIs(tracers.APIs(backend.APIBackend))
 	if err := catalyst.Register(stack, backend); err != nil {
 		return fmt.Errorf("cannot offer the Engine API: %w", err)
+	}
+	if o.lie != "" {
+		makeLiar(stack.Server().Protocols, backend.BlockChain(), o.lie)
 	}
 	if err := stack.Start(); err != nil {
 		return fmt.Errorf("cannot start: %w", err)
