@@ -124,15 +124,21 @@ impl TestScale {
         Self { blocks: 10, changes: 6, depth: 40, kills: 25, mutations: 100, ..Self::default() }
     }
 
-    /// About a third of the work.
-    fn reduced(self) -> Self {
+    /// About half of the work, with fewer blocks if `shorter`.
+    fn reduced(self, shorter: bool) -> Self {
         Self {
-            blocks: (self.blocks / 2).max(6),
-            depth: self.depth / 4,
-            kills: self.kills / 4,
-            mutations: self.mutations / 4,
+            blocks: if shorter { (self.blocks / 2).max(6) } else { self.blocks },
+            depth: self.depth / 2,
+            kills: self.kills / 2,
+            mutations: self.mutations / 2,
             ..self
         }
+    }
+
+    /// What a sample takes of it. Small scales are samples already.
+    fn sampled(self) -> Self {
+        let is_sample = !sample::is_everything() && self.rounds == 1 && self.kills > 25;
+        if is_sample { self.reduced(false) } else { self }
     }
 
     /// The smallest scale, for a backend whose own crate has run the checks at another one.
@@ -165,7 +171,8 @@ impl std::fmt::Debug for TestKit<'_> {
 
 impl<'a> TestKit<'a> {
     /// Tests the backend that `factory` creates.
-    pub const fn new(factory: &'a BackendFactory<'a>, scale: TestScale) -> Self {
+    pub fn new(factory: &'a BackendFactory<'a>, scale: TestScale) -> Self {
+        let scale = scale.sampled();
         Self { factory, scale, keys: KeyForm::Plain, stores: None }
     }
 
@@ -174,7 +181,7 @@ impl<'a> TestKit<'a> {
     #[must_use]
     pub fn hashed(self) -> Self {
         let scale = match self.scale.rounds {
-            1 => self.scale.reduced(),
+            1 => self.scale.reduced(true),
             _ => self.scale,
         };
         Self { keys: KeyForm::Hashed, scale, ..self }
