@@ -9,12 +9,17 @@ use super::{
 };
 use crate::{answer::AnswerKey, format::StateFormat};
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
-use retrie_state::{Account, BackendKey, ChunkId, ChunkPlace, OpenedChunk, StateValue};
+use retrie_state::{Account, BackendKey, ChunkId, ChunkPlace, OpenedChunk, StateTrie, StateValue};
 use std::{
     collections::{HashMap, HashSet},
     fmt,
     time::{Duration, Instant},
 };
+
+/// Of how many chunks about the share of those that are the same is known.
+const SAMENESS_OF: f64 = 32.0;
+/// The share from which on changes lie far apart.
+const SPARSE: f64 = 0.6;
 
 /// A part of the state that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -108,6 +113,9 @@ pub(super) struct ChunkQueue {
     pub(super) spool: AnswerSpool,
     /// Whether the spool has answers of earlier states.
     has_older: bool,
+    /// The share of chunks below changed ones that were the same lately, of the account trie and of
+    /// storage tries.
+    sameness: [f64; 2],
     /// The codes that were wanted so far.
     codes: HashSet<B256>,
     pub(super) progress: StateSyncProgress,
@@ -134,6 +142,7 @@ impl ChunkQueue {
             in_flight: HashMap::new(),
             splits: SplitLedger::default(),
             has_older: resumed > 0,
+            sameness: [1.0; 2],
             spool,
             codes: HashSet::new(),
             progress: StateSyncProgress { resumed, ..StateSyncProgress::default() },
@@ -275,6 +284,20 @@ impl ChunkQueue {
         let Some(flight) = self.in_flight.remove(&StateItem::Chunk(id.clone())) else { return };
         let item = if as_node { StateItem::Node(id) } else { StateItem::Chunk(id) };
         self.wanted.push((item, ItemPlace { is_new: true, ..flight.note }));
+    }
+
+    /// Records whether older leaves gave a chunk. Only those below a changed chunk count.
+    pub(super) fn compared(&mut self, place: &ChunkPlace, older: &OlderAnswer, is_same: bool) {
+        if !older.is_own {
+            let sameness = &mut self.sameness[usize::from(place.trie != StateTrie::Accounts)];
+            *sameness += (f64::from(u8::from(is_same)) - *sameness) / SAMENESS_OF;
+        }
+    }
+
+    /// Whether changes lie so far apart that nodes tell what is the same. Where they lie close, whole
+    /// chunks take fewer requests.
+    pub(super) fn is_sparse(&self, place: &ChunkPlace) -> bool {
+        self.sameness[usize::from(place.trie != StateTrie::Accounts)] > SPARSE
     }
 
     /// Takes a chunk that consists of older leaves and these.

@@ -250,12 +250,17 @@ impl DownloadThreads {
                     let (format, changes) = (&self.format, &self.changes);
                     OlderOutcome::of(format, &id, &place, (&old, older), changes, storage)
                 });
-                let Some(state) = guard.as_mut() else { return Ok(false) };
+                let Some(queue) = guard.as_mut().map(|state| &mut state.queue) else {
+                    return Ok(false);
+                };
+                queue.compared(&place, &older, matches!(made, OlderOutcome::Same { .. }));
                 match made {
                     OlderOutcome::Same { changed, opened } => {
-                        state.queue.accept_older(&id, base, &changed, &opened)?;
+                        queue.accept_older(&id, base, &changed, &opened)?;
                     }
-                    OlderOutcome::Other { as_node } => state.queue.not_older(id, as_node),
+                    OlderOutcome::Other { as_node } => {
+                        queue.not_older(id, as_node && queue.is_sparse(&place));
+                    }
                 }
                 return Ok(true);
             }
