@@ -175,7 +175,7 @@ impl ChunkQueue {
                 }
                 Some(entry) => {
                     let id = id.clone();
-                    self.fly();
+                    self.hold();
                     return Ok(Some(KnownItem::Spooled(item, id, entry)));
                 }
                 None if !self.is_known(&item, &note) => return Ok(None),
@@ -206,7 +206,7 @@ impl ChunkQueue {
         let older = place.map(|place| (self.spool.older(&place), place));
         match older {
             Some((older @ OlderAnswer { leaves: Some(leaves), .. }, place)) => {
-                self.fly();
+                self.hold();
                 Some(KnownItem::Older { id, place, leaves, older })
             }
             _ => {
@@ -223,7 +223,7 @@ impl ChunkQueue {
     }
 
     /// Takes the item on top of the stack for the watching thread.
-    fn fly(&mut self) {
+    fn hold(&mut self) {
         if let Some((item, note)) = self.wanted.pop() {
             let flight = ItemRequest { note, since: Instant::now(), asked: Vec::new() };
             self.in_flight.insert(item, flight);

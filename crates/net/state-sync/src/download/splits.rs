@@ -22,7 +22,7 @@ pub(super) enum ChunkSize {
     Split {
         /// Those found so far.
         found: u64,
-        /// An honest peer splits only from so many on.
+        /// With fewer entries an honest peer does not split.
         least: u64,
         /// The peer that split it; `None` if its answer was on disk.
         peer: Option<usize>,

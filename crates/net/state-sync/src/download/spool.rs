@@ -418,8 +418,8 @@ pub(super) fn below<'a>(leaves: &'a [TrieLeaf], place: &ChunkPlace) -> &'a [Trie
     leaves.get(start..end).unwrap_or_default()
 }
 
-/// What differs between leaves in order: those of `new` that `old` does not have, and those that are
-/// gone, with an empty value.
+/// What differs between leaves in order: the leaves of `new` that `old` does not have, and the leaves
+/// that are gone, with an empty value.
 pub(super) fn difference(old: &[TrieLeaf], new: &[TrieLeaf]) -> Vec<TrieLeaf> {
     let mut changed = Vec::new();
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());

@@ -234,8 +234,8 @@ impl SnapPeer {
         }
     }
 
-    /// The first leaves from a slot on, at least one and about so many bytes of them, and the proof
-    /// that comes with them.
+    /// The first leaves from a slot on, at least one and about `bytes` of them, and the proof that
+    /// the peer sends with them.
     async fn leaves(
         &self,
         place: &ChunkPlace,

@@ -28,8 +28,7 @@ use std::{
     },
 };
 
-/// Ids that are answered at a time, as a reader asks for them: so many, or until the answers have so
-/// many bytes.
+/// Most ids, and bytes of answers, of one batch: a reader asks for about as much at once.
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 2 << 20;
 /// Ids that are answered in parallel.
