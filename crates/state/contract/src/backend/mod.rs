@@ -33,8 +33,8 @@ pub use ranges::{
     StateRanges, StateTrie, TrieLeaf,
 };
 pub use view::{
-    BulkSink, BulkSorter, KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection,
-    SortedRecords, TableRow, prefix_end,
+    BulkSink, BulkSorter, CodeSource, KeyRange, NoCodes, NodeRead, NodeWrite, RowScan, RowTable,
+    ScanDirection, SortedRecords, TableRow, prefix_end,
 };
 
 use crate::{
@@ -61,6 +61,9 @@ pub struct BackendProfile {
     /// Whether it holds only canonical accounts and slots, and slots only below accounts, rather
     /// than any bytes under any key.
     pub ethereum_state_only: bool,
+    /// Whether its root depends on the codes of accounts. Such a backend gets them with deltas
+    /// ([`StateDelta::codes`](crate::StateDelta::codes)) and bulk loads ([`BulkSink::code`]).
+    pub needs_codes: bool,
     /// How large its caches may become, in bytes, without the rows that the framework bounds. A
     /// limit on the process's memory must leave room for them.
     pub cache_bytes: u64,

@@ -9,8 +9,8 @@
 //! ```
 
 use crate::{StateError, StoreError};
-use alloy_primitives::Bytes;
-use std::{path::Path, sync::Arc};
+use alloy_primitives::{B256, Bytes};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// A named table of rows. Ids are unique within one store; ids from [`RowTable::FRAMEWORK`] up
 /// belong to the framework.
@@ -191,6 +191,17 @@ pub trait BulkSink {
     /// A sorter for records that the load itself needs in order.
     fn sorter(&self) -> Box<dyn BulkSorter>;
 
+    /// The code of this keccak-256, which an account of the load has. Only backends that [need
+    /// codes](crate::BackendProfile::needs_codes) ask; `None` if the caller of the load has no such
+    /// code.
+    ///
+    /// # Errors
+    /// If the code cannot be read.
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        let _ = hash;
+        Ok(None)
+    }
+
     /// The state directory, for files that the load itself writes; `None` without one.
     fn dir(&self) -> Option<&Path> {
         None
@@ -199,5 +210,30 @@ pub trait BulkSink {
     /// As [`NodeWrite::publish_file`].
     fn publish_file(&mut self, name: &str) -> Result<(), StateError> {
         Err(StoreError::new(format!("publishing the state file {name}"), "no files here").into())
+    }
+}
+
+/// Codes by keccak-256, as the client keeps them.
+pub trait CodeSource {
+    /// The code of this hash; `None` if the source lacks it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError>;
+}
+
+/// A [`CodeSource`] without codes, for backends that need none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoCodes;
+
+impl CodeSource for NoCodes {
+    fn code(&self, _: &B256) -> Result<Option<Bytes>, StateError> {
+        Ok(None)
+    }
+}
+
+impl CodeSource for BTreeMap<B256, Bytes> {
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        Ok(self.get(hash).cloned())
     }
 }

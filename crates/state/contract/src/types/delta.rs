@@ -5,7 +5,7 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
-use alloy_primitives::{Address, B256};
+use alloy_primitives::{Address, B256, Bytes};
 use core::ops::RangeInclusive;
 
 /// One changed key of a block.
@@ -31,6 +31,7 @@ pub type BackendChange = StateChange<AccountKey>;
 pub struct StateDelta<A = Address> {
     changes: Vec<StateChange<A>>,
     wiped: Vec<A>,
+    codes: BTreeMap<B256, Bytes>,
 }
 
 /// A [`StateDelta`] as a backend gets it, with keys in the form of its store.
@@ -38,7 +39,7 @@ pub type BackendDelta = StateDelta<AccountKey>;
 
 impl<A> Default for StateDelta<A> {
     fn default() -> Self {
-        Self { changes: Vec::new(), wiped: Vec::new() }
+        Self { changes: Vec::new(), wiped: Vec::new(), codes: BTreeMap::new() }
     }
 }
 
@@ -76,6 +77,18 @@ impl<A: Copy + Ord> StateDelta<A> {
         self.wiped.binary_search(account).is_ok()
     }
 
+    /// The codes, by keccak-256, that accounts have after the block and had not before it: at least
+    /// those that no account of the parent's state had. There may be more of them, such as the code
+    /// of an account that is gone again.
+    pub const fn codes(&self) -> &BTreeMap<B256, Bytes> {
+        &self.codes
+    }
+
+    /// The code of this keccak-256, if it is among [`codes`](Self::codes).
+    pub fn code(&self, hash: &B256) -> Option<&Bytes> {
+        self.codes.get(hash)
+    }
+
     /// Whether the block changed nothing.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.wiped.is_empty()
@@ -102,11 +115,12 @@ impl<A: Copy + Ord> StateDelta<A> {
 pub struct DeltaBuilder<A = Address> {
     changes: BTreeMap<StateKey<A>, (Option<StateValue>, Option<StateValue>)>,
     wiped: BTreeSet<A>,
+    codes: BTreeMap<B256, Bytes>,
 }
 
 impl<A> Default for DeltaBuilder<A> {
     fn default() -> Self {
-        Self { changes: BTreeMap::new(), wiped: BTreeSet::new() }
+        Self { changes: BTreeMap::new(), wiped: BTreeSet::new(), codes: BTreeMap::new() }
     }
 }
 
@@ -137,7 +151,13 @@ impl<A: Copy + Ord> DeltaBuilder<A> {
         self.wiped.insert(account);
     }
 
-    /// Adds all changes of `delta` on top. It need not list all slots of an account that it wipes.
+    /// Adds a code that an account has after the block, under its keccak-256; see
+    /// [`StateDelta::codes`].
+    pub fn add_code(&mut self, hash: B256, code: Bytes) {
+        self.codes.insert(hash, code);
+    }
+
+    /// Adds all changes and codes of `delta` on top. It need not list all slots of an account that it wipes.
     pub fn add(&mut self, delta: &StateDelta<A>) {
         for account in &delta.wiped {
             let slots = self.changes.range_mut(Self::slots_of(account));
@@ -147,6 +167,12 @@ impl<A: Copy + Ord> DeltaBuilder<A> {
             self.change(*key, previous.clone(), next.clone());
         }
         self.wiped.extend(&delta.wiped);
+        self.add_codes(&delta.codes);
+    }
+
+    /// Adds codes, as [`add_code`](Self::add_code) does.
+    pub fn add_codes(&mut self, codes: &BTreeMap<B256, Bytes>) {
+        self.codes.extend(codes.iter().map(|(hash, code)| (*hash, code.clone())));
     }
 
     /// The keys of all slots of `account`.
@@ -202,7 +228,7 @@ impl<A: Copy + Ord> DeltaBuilder<A> {
             .filter(|(key, (previous, next))| previous != next || is_rewritten(key, next))
             .map(|(key, (previous, next))| StateChange { key, previous, next })
             .collect();
-        StateDelta { changes, wiped: self.wiped.into_iter().collect() }
+        StateDelta { changes, wiped: self.wiped.into_iter().collect(), codes: self.codes }
     }
 }
 
@@ -231,7 +257,7 @@ impl KeyForm {
             changes.sort_unstable_by_key(|change| change.key);
             wiped.sort_unstable();
         }
-        StateDelta { changes, wiped }
+        StateDelta { changes, wiped, codes: delta.codes.clone() }
     }
 }
 
@@ -291,6 +317,35 @@ mod tests {
         let first = delta(&[(1, None, one.clone()), (2, one.clone(), two.clone())]);
         let second = delta(&[(1, one.clone(), None), (2, two, None), (3, None, one.clone())]);
         assert_eq!(first.then(&second), delta(&[(2, one.clone(), None), (3, None, one)]));
+    }
+
+    #[test]
+    fn codes_survive_every_way_to_make_a_delta_of_deltas() {
+        let [one, two, three] = [1, 2, 3].map(B256::repeat_byte);
+        let delta = |codes: &[(B256, Bytes)]| {
+            let mut builder = DeltaBuilder::<Address>::new();
+            codes.iter().for_each(|(hash, code)| builder.add_code(*hash, code.clone()));
+            builder.build()
+        };
+        let first = delta(&[(one, bytes!("01")), (two, bytes!("02"))]);
+        let second = delta(&[(two, bytes!("02")), (three, bytes!(""))]);
+        assert_eq!(first.code(&one), Some(&bytes!("01")));
+        assert_eq!(first.code(&three), None);
+        assert!(first.is_empty());
+        assert_eq!(first.len(), 0);
+
+        let all = delta(&[(one, bytes!("01")), (two, bytes!("02")), (three, bytes!(""))]);
+        assert_eq!(first.then(&second), all);
+        let mut builder = DeltaBuilder::new();
+        builder.add(&first);
+        builder.add_codes(second.codes());
+        assert_eq!(builder.build(), all);
+        for form in [KeyForm::Plain, KeyForm::Hashed] {
+            assert_eq!(form.delta(&all).codes(), all.codes());
+        }
+        let mut batch = crate::DeltaBatchBuilder::new(first.into());
+        batch.push(second.into());
+        assert_eq!(batch.build().sum().codes(), all.codes());
     }
 
     #[test]
