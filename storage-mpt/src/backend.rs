@@ -284,6 +284,7 @@ impl Backend for Mpt {
             state_determined_root: true,
             ethereum_root: true,
             ethereum_state_only: true,
+            needs_codes: false,
             cache_bytes: TrieCache::<()>::MAX_BYTES,
         }
     }

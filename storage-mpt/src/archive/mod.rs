@@ -214,6 +214,7 @@ impl Backend for MptArchive {
             state_determined_root: true,
             ethereum_root: self.with == TrieHash::Keccak256,
             ethereum_state_only: true,
+            needs_codes: false,
             cache_bytes: self.cache.capacity(),
         }
     }

@@ -273,6 +273,7 @@ impl Backend for Prefix {
             state_determined_root: true,
             ethereum_root: true,
             ethereum_state_only: true,
+            needs_codes: false,
             cache_bytes: TrieCache::<u64>::MAX_BYTES,
         }
     }

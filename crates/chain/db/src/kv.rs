@@ -4,10 +4,10 @@
 //! creates it in the same transaction.
 
 use crate::{
-    DatabaseEnv, DbError, ReadError, ReadTxn, StorageError, WriteTxn,
+    ChainRead, DatabaseEnv, DbError, ReadError, ReadTxn, StorageError, WriteTxn,
     raw::{RawRead, RowRange},
 };
-use alloy_primitives::Bytes;
+use alloy_primitives::{B256, Bytes};
 use retrie_state::{KeyRange, RowTable, ScanDirection, StoreError, TableRow};
 use retrie_state_store::{KvRead, KvSnapshot, KvStore, KvTxn, KvWrite};
 use std::sync::Arc;
@@ -120,6 +120,11 @@ macro_rules! kv_read {
                     let Some(handle) = $find(self, table)? else { return Ok(0) };
                     Ok(self.raw_stat(handle)?.map_or(0, |stat| stat.entries() as u64))
                 })
+            }
+
+            fn code(&self, hash: &B256) -> Result<Option<Bytes>, StoreError> {
+                ChainRead::code(self, hash)
+                    .map_err(|e| StoreError::new(format!("reading code {hash}"), DbError::from(e)))
             }
 
             fn expect_readers(&self, threads: usize) {

@@ -37,8 +37,8 @@
 //!   [`BackendKey`], [`KeyForm`].
 //! * **Delta**: what one block changes, sorted, with previous and next values. [`StateDelta`].
 //! * **Code**: the bytes that a contract executes, by keccak-256. An account's value holds the hash.
-//!   The client keeps codes; a backend gets them if its root depends on them. [`StateDelta::codes`],
-//!   `CodeSource`.
+//!   The client keeps codes; a backend gets them if its root depends on them.
+//!   [`StateDelta::codes`].
 //! * **Batch**: the deltas of consecutive blocks and their sum. A backend whose root depends on the
 //!   state alone applies the sum at once. [`DeltaBatch`].
 //! * **Backend**: a plain algorithm over a key-value view. `Backend`; the rules are in its docs.
@@ -72,10 +72,10 @@ mod backend;
 pub use crate::backend::{
     AccountNodes, AccountPostValues, AccountProofs, AnyBackend, AnyCache, ApplyContext,
     ApplyOutput, Backend, BackendExtensions, BackendProfile, BackendStats, BackgroundJob, BulkSink,
-    BulkSorter, CacheCompaction, ChunkAnswer, ChunkId, ChunkPlace, ChunkServer, CodeSource,
-    CompactedCache, JobContext, JobFiles, JobHandle, JobOutput, JobRunner, KeyRange, Maintenance,
-    NoCodes, NodeRead, NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher, ProofHole,
-    ProofShards, ProvenanceQueries, RangeAnswer, RangeChanges, RangeFormat, RangeServer, RowScan,
-    RowTable, ScanDirection, SortedRecords, StateChunks, StateHistory, StateRanges, StateTrie,
-    TableRow, TrieLeaf, compare_rows, flat, open_with_retry, prefix_end,
+    BulkSorter, CacheCompaction, ChunkAnswer, ChunkId, ChunkPlace, ChunkServer, CompactedCache,
+    JobContext, JobFiles, JobHandle, JobOutput, JobRunner, KeyRange, Maintenance, NodeRead,
+    NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher, ProofHole, ProofShards,
+    ProvenanceQueries, RangeAnswer, RangeChanges, RangeFormat, RangeServer, RowScan, RowTable,
+    ScanDirection, SortedRecords, StateChunks, StateHistory, StateRanges, StateTrie, TableRow,
+    TrieLeaf, compare_rows, flat, open_with_retry, prefix_end,
 };

@@ -1,6 +1,6 @@
 //! A store that fails from a chosen write on.
 
-use alloy_primitives::Bytes;
+use alloy_primitives::{B256, Bytes};
 use retrie_state::{KeyRange, RowTable, ScanDirection, StoreError, TableRow};
 use retrie_state_store::{KvRead, KvSnapshot, KvStore, KvTxn, KvWrite};
 use std::sync::{
@@ -128,6 +128,10 @@ impl KvRead for FaultTxn<'_> {
 
     fn count(&self, table: RowTable) -> Result<u64, StoreError> {
         self.inner.count(table)
+    }
+
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StoreError> {
+        self.inner.code(hash)
     }
 }
 

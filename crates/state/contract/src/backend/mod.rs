@@ -33,8 +33,8 @@ pub use ranges::{
     StateRanges, StateTrie, TrieLeaf,
 };
 pub use view::{
-    BulkSink, BulkSorter, CodeSource, KeyRange, NoCodes, NodeRead, NodeWrite, RowScan, RowTable,
-    ScanDirection, SortedRecords, TableRow, prefix_end,
+    BulkSink, BulkSorter, KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection,
+    SortedRecords, TableRow, prefix_end,
 };
 
 use crate::{

@@ -10,7 +10,7 @@
 
 use crate::{StateError, StoreError};
 use alloy_primitives::{B256, Bytes};
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 /// A named table of rows. Ids are unique within one store; ids from [`RowTable::FRAMEWORK`] up
 /// belong to the framework.
@@ -210,30 +210,5 @@ pub trait BulkSink {
     /// As [`NodeWrite::publish_file`].
     fn publish_file(&mut self, name: &str) -> Result<(), StateError> {
         Err(StoreError::new(format!("publishing the state file {name}"), "no files here").into())
-    }
-}
-
-/// Codes by keccak-256, as the client keeps them.
-pub trait CodeSource {
-    /// The code of this hash; `None` if the source lacks it.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError>;
-}
-
-/// A [`CodeSource`] without codes, for backends that need none.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoCodes;
-
-impl CodeSource for NoCodes {
-    fn code(&self, _: &B256) -> Result<Option<Bytes>, StateError> {
-        Ok(None)
-    }
-}
-
-impl CodeSource for BTreeMap<B256, Bytes> {
-    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
-        Ok(self.get(hash).cloned())
     }
 }

@@ -1,6 +1,6 @@
 //! The durable, transactional store underneath: MDBX (`crates/chain/db`) or [memory](crate::MemoryStore).
 
-use alloy_primitives::Bytes;
+use alloy_primitives::{B256, Bytes};
 use retrie_state::{KeyRange, RowTable, ScanDirection, StoreError, TableRow};
 use std::sync::Arc;
 
@@ -50,6 +50,14 @@ pub trait KvRead {
 
     /// Number of rows of a table.
     fn count(&self, table: RowTable) -> Result<u64, StoreError>;
+
+    /// The code of this keccak-256, if the client keeps its codes in this database; the state's own
+    /// tables have none. A bulk load reads codes here for backends that need them, so those of its
+    /// transaction must be written before.
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StoreError> {
+        let _ = hash;
+        Ok(None)
+    }
 
     /// Announces that `threads` threads will soon read this snapshot at once. The store may have to
     /// reserve readers now, because it cannot open more readers of the snapshot after a commit.

@@ -1,7 +1,7 @@
 //! A second state in the same store, such as a reference backend beside the backend under test.
 
 use crate::{KvRead, KvSnapshot, KvStore, KvTxn, KvWrite};
-use alloy_primitives::Bytes;
+use alloy_primitives::{B256, Bytes};
 use retrie_state::{KeyRange, RowTable, ScanDirection, StoreError, TableRow};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -104,6 +104,10 @@ impl<T: std::ops::Deref<Target: KvRead>> KvRead for NamespacedStore<T> {
 
     fn count(&self, table: RowTable) -> Result<u64, StoreError> {
         self.inner.count(self.names.get(table)?)
+    }
+
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StoreError> {
+        self.inner.code(hash)
     }
 
     fn expect_readers(&self, threads: usize) {

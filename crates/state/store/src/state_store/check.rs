@@ -1,7 +1,7 @@
 //! Checks of a whole durable state, for `retrie db verify`: roots, undo and the backend's own rows
 //! must agree with the values.
 
-use super::{StateId, StateProvider, StateStore, StoreOptions};
+use super::{StateId, StateProvider, StateStore, StoreOptions, commit::CodeLookup};
 use crate::{
     KvStore,
     durable::{
@@ -15,7 +15,7 @@ use retrie_state::{
     Account, AnyBackend, BackendKey, BlockRef, KeyRange, NodeRead, StateError, StateValue,
     StoreError, decode_slot,
 };
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 /// Entries read at a time.
 const PAGE: usize = 4096;
@@ -78,6 +78,8 @@ impl StateStore {
     /// * the files that the tip and retained blocks name exist;
     /// * the two tables of flat history agree, and flat history and undo lead to the same state of
     ///   the lowest retained block.
+    ///
+    /// Backends that need codes get those of this store's [database](crate::KvRead::code).
     ///
     /// `scratch` holds one rebuilt state at a time, if states are [rebuilt](Self::rebuilds); its
     /// previous content is lost.
@@ -163,7 +165,8 @@ impl StateStore {
             return Ok(entries);
         }
         let rebuilt = RebuiltState::new(backend, scratch).map_err(CheckStop::Scratch)?;
-        let loaded = rebuilt.load(block, &mut walk)?;
+        let codes = self.durable.kv.snapshot().map_err(StateError::from)?;
+        let loaded = rebuilt.load(block, &mut walk, &|hash| codes.code(hash))?;
         let entries = walk.read;
         let Some(loaded) = loaded else { return Ok(entries) };
         done.roots += 1;
@@ -380,24 +383,32 @@ impl RebuiltState {
         Ok(Self { store, kv: scratch.clone() })
     }
 
-    /// Loads the entries of `walk`; reports and returns `None` if they do not form a state.
-    fn load(&self, block: BlockRef, walk: &mut EntryWalk<'_>) -> Result<Option<B256>, CheckStop> {
+    /// Loads the entries of `walk`, with `codes`; reports and returns `None` if they do not form a state.
+    fn load(
+        &self,
+        block: BlockRef,
+        walk: &mut EntryWalk<'_>,
+        codes: &CodeLookup<'_>,
+    ) -> Result<Option<B256>, CheckStop> {
         let scratch = |error: StoreError| CheckStop::Scratch(error.into());
         let mut txn = self.kv.begin_write().map_err(scratch)?;
-        let mut unreadable = false;
+        let unreadable = Cell::new(false);
         let mut entries = std::iter::from_fn(|| {
             let entry = walk.next_entry().transpose();
-            unreadable |= matches!(entry, Some(Err(_)));
+            unreadable.set(unreadable.get() || matches!(entry, Some(Err(_))));
             entry
         });
-        match self.store.bulk_load_keys(block, &mut entries, &mut *txn) {
+        let codes = |hash: &B256| codes(hash).inspect_err(|_| unreadable.set(true));
+        match self.store.load_with_codes(block, &mut entries, &codes, &mut *txn) {
             Ok((root, after)) => {
                 txn.commit().map_err(scratch)?;
                 after.run().map_err(CheckStop::Scratch)?;
                 Ok(Some(root))
             }
-            // The entries were read without an error, so the scratch store has failed.
-            Err(error @ StateError::Store(_)) if !unreadable => Err(CheckStop::Scratch(error)),
+            // Entries and codes were read without an error, so the scratch store has failed.
+            Err(error @ StateError::Store(_)) if !unreadable.get() => {
+                Err(CheckStop::Scratch(error))
+            }
             Err(fault) => {
                 walk.sink.fault(fault);
                 Ok(None)

@@ -18,7 +18,7 @@ use crate::{
         undo::{self, UNDO, UndoHead, UndoLayer},
     },
 };
-use alloy_primitives::B256;
+use alloy_primitives::{B256, Bytes};
 use parking_lot::{MutexGuard, RwLockWriteGuard};
 use retrie_state::{
     AnyBackend, AnyCache, BackendKey, BlockRef, BulkSink, BulkSorter, ChunkId, KeyForm, RowTable,
@@ -203,6 +203,9 @@ impl StateStore {
     /// Loads a whole state, sorted by key, as `block`, straight into the tables and inside `txn`.
     /// The state must be empty. There is no undo below this block. After an error `txn` must be
     /// aborted.
+    ///
+    /// If the backend needs codes, `txn` must already [have](crate::KvRead::code) those of all
+    /// accounts.
     pub fn bulk_load<'a>(
         &'a self,
         block: BlockRef,
@@ -231,7 +234,20 @@ impl StateStore {
         entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         txn: &mut dyn KvWrite,
     ) -> Result<(B256, AfterCommit<'a>), StateError> {
-        self.load(block, txn, |backend, sink| backend.bulk_load(block.number, entries, sink))
+        self.load(block, txn, None, |backend, sink| backend.bulk_load(block.number, entries, sink))
+    }
+
+    /// As [`bulk_load_keys`](Self::bulk_load_keys), with codes that `txn` need not have.
+    pub(super) fn load_with_codes<'a>(
+        &'a self,
+        block: BlockRef,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
+        codes: &CodeLookup<'_>,
+        txn: &mut dyn KvWrite,
+    ) -> Result<(B256, AfterCommit<'a>), StateError> {
+        self.load(block, txn, Some(codes), |backend, sink| {
+            backend.bulk_load(block.number, entries, sink)
+        })
     }
 
     /// As [`bulk_load`](Self::bulk_load) for a state that came in [chunks](retrie_state::StateChunks):
@@ -247,7 +263,7 @@ impl StateStore {
         entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         txn: &mut dyn KvWrite,
     ) -> Result<(B256, AfterCommit<'a>), StateError> {
-        self.load(block, txn, |backend, sink| {
+        self.load(block, txn, None, |backend, sink| {
             let chunks =
                 backend.extensions().chunks.ok_or_else(|| self.durable.unsupported("chunks"))?;
             chunks.load(block.number, parts, entries, sink)
@@ -258,6 +274,7 @@ impl StateStore {
         &'a self,
         block: BlockRef,
         txn: &mut dyn KvWrite,
+        codes: Option<&CodeLookup<'_>>,
         rows: impl FnOnce(&dyn AnyBackend, &mut dyn BulkSink) -> Result<B256, StateError>,
     ) -> Result<(B256, AfterCommit<'a>), StateError> {
         let guard = self.lock_commit()?;
@@ -269,7 +286,7 @@ impl StateStore {
             memory.seq + 1
         };
         let dir = self.options.dir.as_deref();
-        let mut sink = TxnSink { txn: &mut *txn, dir, spill: RowSorter::new(dir) };
+        let mut sink = TxnSink { txn: &mut *txn, codes, dir, spill: RowSorter::new(dir) };
         let root = rows(&*self.durable.backend, &mut sink)?;
         let spill = sink.spill;
         spill.append_to(txn)?;
@@ -660,9 +677,14 @@ impl Drop for AfterCommit<'_> {
     }
 }
 
+/// Finds the code of a keccak-256.
+pub(super) type CodeLookup<'a> = dyn Fn(&B256) -> Result<Option<Bytes>, StoreError> + 'a;
+
 /// Writes the rows of a bulk load straight into a transaction.
 struct TxnSink<'a> {
     txn: &'a mut dyn KvWrite,
+    /// Where codes are, if not in `txn`.
+    codes: Option<&'a CodeLookup<'a>>,
     dir: Option<&'a Path>,
     spill: RowSorter,
 }
@@ -685,6 +707,13 @@ impl BulkSink for TxnSink<'_> {
 
     fn sorter(&self) -> Box<dyn BulkSorter> {
         Box::new(RecordSorter::new(self.dir))
+    }
+
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        Ok(match self.codes {
+            Some(code) => code(hash)?,
+            None => self.txn.code(hash)?,
+        })
     }
 
     fn dir(&self) -> Option<&Path> {

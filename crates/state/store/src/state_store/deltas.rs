@@ -34,6 +34,7 @@ fn completed(
     delta: &BackendDelta,
 ) -> Result<BackendDelta, StateError> {
     let mut complete = DeltaBuilder::new();
+    complete.add_codes(delta.codes());
     for account in delta.wiped() {
         complete.wipe(*account);
         for (slot, value) in slots(state, earlier, account)? {
