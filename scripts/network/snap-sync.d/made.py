@@ -33,7 +33,7 @@ class Made:
         fork = ["--fork", args.fork] if args.fork != "prague" else []
         nodekit.run(
             [args.retrie, "bench", "make-chain", "--preload", "--accounts", args.accounts,
-             "--blocks", args.blocks, "--txs", 150, "--mix", "transfers=50,erc20=50",
+             "--blocks", args.blocks, "--txs", args.txs, "--mix", "transfers=50,erc20=50",
              "--contracts", "own", "--seed", args.seed, *fork, made]
         )  # fmt: skip
         self.genesis, chain = made / "genesis.json", made / "chain.rlp"
