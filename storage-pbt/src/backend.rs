@@ -1,0 +1,159 @@
+//! [`Pbt`]: the `Backend` implementation.
+
+use crate::{
+    apply,
+    code::CODES,
+    descriptor::{NAME, VERSION},
+    hash::{EMPTY_ROOT, TreeHash},
+    load,
+    page::{NODES, STORAGE_NODES},
+    prefetch, prove,
+    state::{PbtState, StateTrees},
+    stem::STEMS,
+    verify,
+};
+use alloy_primitives::{B256, Bytes, keccak256};
+use retrie_state::{
+    AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions, BackendIdentity,
+    BackendKey, BackendProfile, BulkSink, NodeRead, NodeWrite, Prefetcher, ProofError, StateError,
+    StateValue, compare_rows, flat,
+};
+use std::path::Path;
+
+/// The partitioned binary tree, latest state only.
+#[derive(Debug)]
+pub struct Pbt {
+    identity: BackendIdentity,
+    hash: TreeHash,
+}
+
+impl Pbt {
+    /// The backend, with this hash function.
+    pub const fn new(hash: TreeHash) -> Self {
+        Self { identity: BackendIdentity::plain(NAME, VERSION, hash.id()), hash }
+    }
+
+    /// The proof that the tree has the chunks of `code` from number `first` on, `count` of them, for
+    /// [`verify_chunks`](crate::verify::verify_chunks).
+    ///
+    /// # Errors
+    /// [`StateError::Corrupt`] if rows are damaged, or if absence has to be shown by a chunk of another
+    /// code, which is not known here.
+    pub fn prove_chunks(
+        &self,
+        view: &dyn NodeRead,
+        state: &PbtState,
+        code: &Bytes,
+        first: u32,
+        count: u32,
+    ) -> Result<Bytes, StateError> {
+        let code_hash = keccak256(code);
+        let mut targets = verify::chunk_targets(self.hash, &code_hash, first, count);
+        targets.sort_unstable();
+        let codes = |hash: &B256| (*hash == code_hash).then(|| code.clone());
+        Ok(prove::prove_leaves(self.trees(view, state), &codes, &targets)?.into())
+    }
+
+    const fn trees<'a>(&self, view: &'a dyn NodeRead, state: &'a PbtState) -> StateTrees<'a> {
+        StateTrees { hash: self.hash, view, state }
+    }
+}
+
+impl Default for Pbt {
+    fn default() -> Self {
+        Self::new(TreeHash::Blake3)
+    }
+}
+
+impl Backend for Pbt {
+    type Cache = PbtState;
+
+    fn identity(&self) -> &BackendIdentity {
+        &self.identity
+    }
+
+    fn profile(&self) -> BackendProfile {
+        BackendProfile {
+            tables: &[flat::TABLE, NODES, STORAGE_NODES, STEMS, CODES],
+            empty_root: EMPTY_ROOT,
+            proofs: true,
+            absence_proofs: true,
+            state_determined_root: true,
+            ethereum_root: false,
+            ethereum_state_only: true,
+            needs_codes: true,
+            cache_bytes: PbtState::MAX_BYTES,
+        }
+    }
+
+    fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<PbtState, StateError> {
+        PbtState::open(self.hash, view)
+    }
+
+    fn apply(
+        &self,
+        context: &ApplyContext<'_>,
+        view: &mut dyn NodeWrite,
+        parent: &PbtState,
+        delta: &BackendDelta,
+    ) -> Result<ApplyOutput<PbtState>, StateError> {
+        apply::apply(self.hash, context.number, view, parent, delta)
+    }
+
+    fn bulk_load(
+        &self,
+        _: u64,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError> {
+        load::load(self.hash, entries, sink)
+    }
+
+    fn prove(
+        &self,
+        view: &dyn NodeRead,
+        state: &PbtState,
+        keys: &[BackendKey],
+    ) -> Result<Bytes, StateError> {
+        Ok(prove::prove(self.trees(view, state), keys)?.into())
+    }
+
+    fn verify(
+        &self,
+        root: B256,
+        keys: &[BackendKey],
+        proof: &[u8],
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
+        verify::verify(self.hash, root, keys, proof)
+    }
+
+    fn check(
+        &self,
+        view: &dyn NodeRead,
+        _: &PbtState,
+        _: B256,
+        _: bool,
+        rebuilt: Option<&dyn NodeRead>,
+        report: &mut dyn FnMut(StateError),
+    ) -> Result<(), StateError> {
+        // The rows follow from the values and the codes.
+        let Some(rebuilt) = rebuilt else { return Ok(()) };
+        for table in [NODES, STORAGE_NODES, STEMS, CODES] {
+            compare_rows(table, view, rebuilt, report)?;
+        }
+        Ok(())
+    }
+
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions { prefetcher: Some(self), ..BackendExtensions::default() }
+    }
+}
+
+impl Prefetcher for Pbt {
+    fn prefetch(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[BackendKey]) {
+        if let Ok(state) = cache.get::<PbtState>() {
+            // A damaged row shows when the block is applied.
+            let _ = prefetch::prefetch(self.hash, view, state, keys);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Registration of the backend `pbt` and of its proof formats.
+
+use crate::{hash::TreeHash, verify};
+use alloc::vec::Vec;
+use alloy_primitives::B256;
+use retrie_state::{
+    BackendKey, ProofError, StateValue,
+    descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
+};
+
+/// Name of the backend.
+pub(crate) const NAME: &str = "pbt";
+/// Version of its rows and proofs.
+pub(crate) const VERSION: u32 = 1;
+
+/// Checks proofs. There are no parameters to trust.
+#[derive(Clone, Copy, Debug)]
+struct PbtVerifier(TreeHash);
+
+impl ProofVerifier for PbtVerifier {
+    fn params(&self) -> Option<ParamsFacts> {
+        None
+    }
+
+    fn values(
+        &self,
+        root: B256,
+        keys: &[BackendKey],
+        as_of: Option<u64>,
+        proof: &[u8],
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
+        match as_of {
+            None => verify::verify(self.0, root, keys, proof),
+            Some(_) => Err(ProofFormat::NO_HISTORY),
+        }
+    }
+}
+
+const fn format(hash: TreeHash, verifier: &'static PbtVerifier) -> ProofFormat {
+    ProofFormat {
+        backend: NAME,
+        version: VERSION,
+        hash: hash.id(),
+        has_ethereum_root: false,
+        shows_history: false,
+        verifier: Some(verifier),
+    }
+}
+
+/// The proof formats of `pbt`: multi-proofs of a compressed binary radix tree.
+pub static PROOF_FORMATS: &[ProofFormat] = &[
+    format(TreeHash::Blake3, &PbtVerifier(TreeHash::Blake3)),
+    format(TreeHash::Keccak256, &PbtVerifier(TreeHash::Keccak256)),
+];
+
+#[cfg(feature = "std")]
+pub use registration::BACKENDS;
+
+#[cfg(feature = "std")]
+mod registration {
+    use super::NAME;
+    use crate::{Pbt, hash::TreeHash};
+    use retrie_state::{
+        HashId,
+        descriptor::{BackendDescriptor, HashVariant},
+    };
+    use std::sync::Arc;
+
+    /// `pbt`.
+    pub static BACKENDS: &[BackendDescriptor] = &[BackendDescriptor {
+        hashes: &[HashVariant {
+            hash: HashId::Keccak256,
+            make: || Arc::new(Pbt::new(TreeHash::Keccak256)),
+        }],
+        ..BackendDescriptor::plain(
+            NAME,
+            "Ethereum's next state tree: the partitioned binary tree of EIP-8297",
+            |_| Ok(Arc::new(Pbt::default())),
+            || Arc::new(Pbt::default()),
+            ["#8a5a00", "#d9a441"],
+        )
+    }];
+}

@@ -1,0 +1,401 @@
+//! Making proofs: a walk down the branches that the targets lead to.
+
+use crate::{
+    code::chunks_stem,
+    hash::{MAX_KEY_LEN, Subtree, Sweep, TreeHash, bit, common_bits},
+    key::{HEADER_ZONE, Stem, slot_of_group},
+    leaf::{account_leaves, chunks},
+    page::{
+        Exit, ExitTarget, Page, Region, TreePlace, Unit, UnitKind, UnitName, region_mask,
+    },
+    state::StateTrees,
+    stem::StemRow,
+    tree::Tree,
+    units::{
+        ChunkGroups, Headers, NewCodes, SlotGroups, Storages, decode_account, decode_slot,
+        header_row, slots_row, zones,
+    },
+    verify::targets_of,
+};
+use alloy_primitives::{B256, Bytes};
+use retrie_state::{AccountKey, BackendKey, StateError, flat};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Gives the code with a keccak-256.
+pub(crate) type GetCode<'a> = dyn Fn(&B256) -> Option<Bytes> + Sync + 'a;
+
+/// The proof of the values of `keys`.
+pub(crate) fn prove(trees: StateTrees<'_>, keys: &[BackendKey]) -> Result<Vec<u8>, StateError> {
+    let mut targets: Vec<_> =
+        keys.iter().flat_map(|key| targets_of(trees.hash, key)).collect();
+    targets.sort_unstable();
+    targets.dedup();
+    prove_leaves(trees, &|_| None, &targets)
+}
+
+/// The proof of the leaves with these keys, which are sorted.
+pub(crate) fn prove_leaves(
+    trees: StateTrees<'_>,
+    codes: &GetCode<'_>,
+    targets: &[Vec<u8>],
+) -> Result<Vec<u8>, StateError> {
+    let roots: Vec<_> = zones()
+        .into_iter()
+        .zip(trees.state.zones())
+        .filter_map(|(place, root)| Some((Arc::new(OwnedTree::zone(place)), root.clone()?)))
+        .collect();
+    let mut out = Vec::new();
+    let targets: Vec<&[u8]> = targets.iter().map(|key| &key[..]).collect();
+    if !roots.is_empty() && !targets.is_empty() {
+        let prover = Prover { trees, codes };
+        prover.node(Node::Zones(roots), &targets, 0, &mut out)?;
+    }
+    Ok(out)
+}
+
+/// A tree with its place.
+struct OwnedTree {
+    place: TreePlace,
+    /// The account whose storage it is, and the path of this.
+    owner: Option<(AccountKey, B256)>,
+}
+
+impl OwnedTree {
+    const fn zone(place: TreePlace) -> Self {
+        Self { place, owner: None }
+    }
+}
+
+/// A part of the whole tree.
+enum Node {
+    /// Several zones.
+    Zones(Vec<(Arc<OwnedTree>, Exit)>),
+    /// What hangs at a root, or at a page.
+    Exit(Arc<OwnedTree>, Exit),
+    /// A part of a page.
+    Region(Arc<OwnedTree>, Arc<Page>, u8, u16),
+    /// Leaves of a stem.
+    Leaves(Arc<StemContent>, Vec<(u8, B256)>),
+}
+
+/// A stem, and where the values of its leaves are.
+struct StemContent {
+    stem: Stem,
+    values: LeafValues,
+}
+
+enum LeafValues {
+    /// A header: its leaves 0, 1 and 2.
+    Header(AccountKey, BTreeMap<u8, B256>),
+    Slots(AccountKey, B256),
+    Chunks(B256, u32),
+}
+
+/// A node, one level of it known.
+enum Opened {
+    Leaf { key: Vec<u8>, value: B256 },
+    Branch { key: Vec<u8>, split: usize, left: Node, right: Node },
+}
+
+struct Prover<'a> {
+    trees: StateTrees<'a>,
+    codes: &'a GetCode<'a>,
+}
+
+impl Prover<'_> {
+    fn hash_function(&self) -> TreeHash {
+        self.trees.hash
+    }
+
+    /// Appends a node that `targets` lead to.
+    fn node(
+        &self,
+        node: Node,
+        targets: &[&[u8]],
+        from: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StateError> {
+        let (key, split, left, right) = match self.open(node)? {
+            Opened::Leaf { key, value } => {
+                if targets != [&key[..]] {
+                    out.push(1);
+                    out.extend_from_slice(&key);
+                } else {
+                    out.push(0);
+                }
+                put_value(out, &value);
+                return Ok(());
+            }
+            Opened::Branch { key, split, left, right } => (key, split, left, right),
+        };
+        let continues = |target: &&[u8]| common_bits(&key, target).min(split) == split;
+        let start = targets.iter().position(continues).unwrap_or(targets.len());
+        let rest = &targets[start..];
+        let rest = &rest[..rest.partition_point(continues)];
+        let count = split - from;
+        if rest.len() == targets.len() {
+            out.push(2);
+            out.extend_from_slice(&(count as u16).to_be_bytes());
+        } else {
+            out.push(3);
+            out.extend_from_slice(&(count as u16).to_be_bytes());
+            let mut bits = vec![0; count.div_ceil(8)];
+            for at in 0..count {
+                bits[at / 8] |= bit(&key, from + at) << (7 - at % 8);
+            }
+            out.extend_from_slice(&bits);
+        }
+        let (to_left, to_right) =
+            rest.split_at(rest.partition_point(|key| bit(key, split) == 0));
+        for (node, targets) in [(left, to_left), (right, to_right)] {
+            if targets.is_empty() {
+                out.extend_from_slice(&self.hash(&node, split + 1)?[..]);
+            } else {
+                self.node(node, targets, split + 1, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the first branch of a node.
+    fn open(&self, node: Node) -> Result<Opened, StateError> {
+        match node {
+            Node::Zones(mut zones) => {
+                let Some((first, root)) = zones.first() else { return Err(lost("a zone")) };
+                let key = first.place.key(root.path());
+                if zones.len() == 1 {
+                    let (tree, root) = zones.remove(0);
+                    return self.open(Node::Exit(tree, root));
+                }
+                let last = zones.last().map_or(0xff, |(tree, _)| tree.place.lead[0]);
+                let split = common_bits(&first.place.lead[..1], &[last]);
+                let cut = zones.partition_point(|(tree, _)| bit(&tree.place.lead, split) == 0);
+                let right = zones.split_off(cut);
+                Ok(Opened::Branch {
+                    key: key.as_ref().to_vec(),
+                    split,
+                    left: Node::Zones(zones),
+                    right: Node::Zones(right),
+                })
+            }
+            Node::Exit(tree, exit) => match exit.target {
+                ExitTarget::Page(path, page) => {
+                    let page = self.page(&tree, &path, page.as_ref())?;
+                    self.open(Node::Region(tree, page, 0, 0))
+                }
+                ExitTarget::Unit(unit) => {
+                    let node = self.unit(&tree, &unit, &exit.hash)?;
+                    self.open(node)
+                }
+            },
+            Node::Region(tree, page, level, place) => {
+                let region = page.region(self.hash_function(), &tree.place, level, place);
+                let Some(Region::Branch { split, .. }) = region else {
+                    let mask = region_mask(level, place);
+                    let exit = page.exits().find(|(at, _)| mask >> at & 1 == 1);
+                    let (_, exit) = exit.ok_or_else(|| lost("an exit"))?;
+                    return self.open(Node::Exit(tree, exit.clone()));
+                };
+                let split = usize::from(split);
+                let base = tree.place.offset() + usize::from(page.path.len) * 4;
+                let down = (split - base) as u8;
+                let exits = region_mask(level, place);
+                let (at, exit) = page
+                    .exits()
+                    .find(|(at, _)| exits >> at & 1 == 1)
+                    .ok_or_else(|| lost("an exit"))?;
+                let key = tree.place.key(exit.path()).as_ref().to_vec();
+                // The region at the level of the split that has all of these exits.
+                let place = (at >> (4 - down)) as u16;
+                let side = |place| Node::Region(tree.clone(), page.clone(), down + 1, place);
+                Ok(Opened::Branch { key, split, left: side(place << 1), right: side(place << 1 | 1) })
+            }
+            Node::Leaves(content, leaves) => {
+                let (Some((first, _)), Some((last, _))) = (leaves.first(), leaves.last()) else {
+                    return Err(lost("a leaf"));
+                };
+                let (key, len) = content.stem.key(*first);
+                let key = key[..len].to_vec();
+                if leaves.len() == 1 {
+                    let value = self.value(&content, *first)?;
+                    return Ok(Opened::Leaf { key, value });
+                }
+                let split = content.stem.bits() + (first ^ last).leading_zeros() as usize;
+                let at = leaves.partition_point(|(sub, _)| {
+                    let (key, len) = content.stem.key(*sub);
+                    bit(&key[..len], split) == 0
+                });
+                let (left, right) = leaves.split_at(at);
+                Ok(Opened::Branch {
+                    key,
+                    split,
+                    left: Node::Leaves(content.clone(), left.to_vec()),
+                    right: Node::Leaves(content.clone(), right.to_vec()),
+                })
+            }
+        }
+    }
+
+    /// The hash of a node below a branch that splits in the bit before `from`.
+    fn hash(&self, node: &Node, from: usize) -> Result<B256, StateError> {
+        let hash = self.hash_function();
+        match node {
+            Node::Zones(zones) => {
+                let mut sweep = Sweep::new(hash);
+                for (tree, root) in zones {
+                    sweep.push(&tree.place.lead, self.subtree(tree, root)?);
+                }
+                Ok(sweep.finish().ok_or_else(|| lost("a zone"))?.hash(hash, from))
+            }
+            Node::Exit(tree, exit) => Ok(self.subtree(tree, exit)?.hash(hash, from)),
+            Node::Region(tree, page, level, place) => page
+                .region_hash(hash, &tree.place, *level, *place)
+                .ok_or_else(|| lost("a part of a page")),
+            Node::Leaves(content, leaves) => {
+                let mut sweep = Sweep::new(hash);
+                for (sub, leaf) in leaves {
+                    let (key, len) = content.stem.key(*sub);
+                    sweep.push(&key[..len], Subtree::Leaf(*leaf));
+                }
+                Ok(sweep.finish().ok_or_else(|| lost("a leaf"))?.hash(hash, from))
+            }
+        }
+    }
+
+    fn page(
+        &self,
+        tree: &OwnedTree,
+        path: &crate::page::PagePath,
+        page: Option<&Arc<Page>>,
+    ) -> Result<Arc<Page>, StateError> {
+        match page {
+            Some(page) => Ok(page.clone()),
+            None => tree.place.load(self.hash_function(), self.trees.view, path),
+        }
+    }
+
+    /// The subtree of what hangs at a root.
+    fn subtree(&self, tree: &OwnedTree, exit: &Exit) -> Result<Subtree, StateError> {
+        let StateTrees { hash, view, state } = self.trees;
+        let (place, loaded) = (&tree.place, state.ahead());
+        if let Some((owner, path)) = &tree.owner {
+            let units = SlotGroups { hash, view, owner, path };
+            return Tree { hash, place, view, loaded, units: &units }.subtree(exit);
+        }
+        match tree.place.lead[0] {
+            HEADER_ZONE => {
+                let codes = NewCodes::new();
+                let units = Headers { hash, view, codes: &codes };
+                Tree { hash, place, view, loaded, units: &units }.subtree(exit)
+            }
+            crate::key::CODE_ZONE => {
+                let units = ChunkGroups { hash, view };
+                Tree { hash, place, view, loaded, units: &units }.subtree(exit)
+            }
+            _ => {
+                let units = Storages { hash, view, loaded };
+                Tree { hash, place, view, loaded, units: &units }.subtree(exit)
+            }
+        }
+    }
+
+    /// What is at a unit.
+    fn unit(&self, tree: &OwnedTree, unit: &Unit, unit_hash: &B256) -> Result<Node, StateError> {
+        let StateTrees { hash, view, .. } = self.trees;
+        match (&unit.name, unit.kind) {
+            (UnitName::Account(owner), UnitKind::Storage) => {
+                let place = TreePlace::storage(owner, &unit.path);
+                let root = self.trees.storage_root(&place, owner)?;
+                let root = root.ok_or_else(|| lost("the root of a storage"))?;
+                let tree = OwnedTree { place, owner: Some((*owner, unit.path)) };
+                Ok(Node::Exit(Arc::new(tree), root))
+            }
+            (UnitName::Account(owner), kind) => {
+                let stem = Stem::short(HEADER_ZONE, &unit.path);
+                let value = flat::get(view, &BackendKey::Account(*owner))?;
+                let value = value.ok_or_else(|| lost("an account"))?;
+                let account = decode_account(owner, &value)?;
+                let row_key = header_row(owner);
+                let row = match kind {
+                    UnitKind::Stem => StemRow::load(view, &row_key, &stem)?.0,
+                    _ => StemRow::default(),
+                };
+                let values: BTreeMap<u8, B256> =
+                    account_leaves(&account, &row.code.unwrap_or_default())
+                        .ok_or_else(|| lost("a balance"))?
+                        .into_iter()
+                        .collect();
+                let mut leaves: Vec<_> = values
+                    .iter()
+                    .map(|(sub, value)| (*sub, stem.leaf(hash, *sub, value)))
+                    .collect();
+                leaves.extend(row.leaves.all(view, &row_key)?);
+                let values = LeafValues::Header(*owner, values);
+                Ok(Node::Leaves(Arc::new(StemContent { stem, values }), leaves))
+            }
+            (UnitName::Slots(group), kind) => {
+                let (owner, path) = tree.owner.as_ref().ok_or_else(|| lost("an owner"))?;
+                let stem = Stem::storage(path, &unit.path);
+                let leaves = match kind {
+                    UnitKind::Single(sub) => vec![(sub, *unit_hash)],
+                    _ => {
+                        let key = slots_row(owner, group);
+                        let (row, _) = StemRow::load(view, &key, &stem)?;
+                        row.leaves.all(view, &key)?.into_iter().collect()
+                    }
+                };
+                let values = LeafValues::Slots(*owner, *group);
+                Ok(Node::Leaves(Arc::new(StemContent { stem, values }), leaves))
+            }
+            (UnitName::Chunks(code, group), _) => {
+                let stem = chunks_stem(hash, code, *group);
+                let chunks = self.chunks(code, *group)?;
+                let leaves = (0..=u8::MAX).zip(&chunks).filter(|(_, chunk)| !chunk.is_zero());
+                let leaves = leaves.map(|(sub, chunk)| (sub, stem.leaf(hash, sub, chunk)));
+                let leaves = leaves.collect();
+                let values = LeafValues::Chunks(*code, *group);
+                Ok(Node::Leaves(Arc::new(StemContent { stem, values }), leaves))
+            }
+        }
+    }
+
+    fn chunks(&self, code: &B256, group: u32) -> Result<Vec<B256>, StateError> {
+        let bytes = (self.codes)(code).ok_or_else(|| crate::units::no_code(code))?;
+        let chunks = chunks(&bytes);
+        Ok(chunks.chunks(256).nth(group as usize).unwrap_or_default().to_vec())
+    }
+
+    /// The value of a leaf.
+    fn value(&self, content: &StemContent, sub: u8) -> Result<B256, StateError> {
+        let slot = |owner: &AccountKey, slot: B256| {
+            let key = BackendKey::Slot(*owner, slot);
+            let value = flat::get(self.trees.view, &key)?.ok_or_else(|| lost("a slot"))?;
+            decode_slot(&key, &value)
+        };
+        match &content.values {
+            LeafValues::Header(owner, values) => match values.get(&sub) {
+                Some(value) => Ok(*value),
+                None => slot(owner, B256::with_last_byte(sub.wrapping_sub(crate::key::FIRST_SLOT))),
+            },
+            LeafValues::Slots(owner, group) => slot(owner, slot_of_group(group, sub)),
+            LeafValues::Chunks(code, group) => self
+                .chunks(code, *group)?
+                .get(usize::from(sub))
+                .copied()
+                .ok_or_else(|| lost("a chunk")),
+        }
+    }
+}
+
+/// A row that other rows name is not there.
+fn lost(what: &str) -> StateError {
+    StateError::corrupt(crate::page::NODES.name, format!("{what} that a page names is missing"))
+}
+
+fn put_value(out: &mut Vec<u8>, value: &B256) {
+    let zeros = value.iter().take_while(|byte| **byte == 0).count();
+    out.push((32 - zeros) as u8);
+    out.extend_from_slice(&value[zeros..]);
+}
+
+const _: () = assert!(MAX_KEY_LEN == 66);

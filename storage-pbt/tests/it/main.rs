@@ -1,0 +1,5 @@
+//! Tests of `retrie-storage-pbt` from outside: a module for each subject, one program for all.
+
+mod common;
+mod kit;
+mod model;
