@@ -248,11 +248,11 @@ impl LiveView {
                 return Ok(Some(code.clone()));
             }
         }
-        let patch = self.snapshot.patch.iter().flat_map(|patch| &patch.codes);
-        if let Some((_, code)) = patch.into_iter().find(|(known, _)| known == hash) {
-            return Ok(Some(code.clone()));
+        let in_patch = self.snapshot.patch.as_ref().and_then(|patch| patch.delta.code(hash));
+        match in_patch {
+            Some(code) => Ok(Some(code.clone())),
+            None => Ok(self.read.code(hash)?),
         }
-        Ok(self.read.code(hash)?)
     }
 
     /// The address or slot with this keccak-256: of a block in memory, of a dev chain's patch, or

@@ -200,6 +200,9 @@ impl<'a> BlockState<'a> {
 
     /// Adds a code under its hash.
     pub(crate) fn insert_code(&mut self, hash: B256, code: Bytecode) {
+        if let Some(window) = &mut self.window {
+            window.add_code(hash, code.original_bytes());
+        }
         self.new_codes.insert(hash, code);
     }
 
@@ -208,21 +211,22 @@ impl<'a> BlockState<'a> {
         Ok(self.load(address)?.now.is_some_and(|now| now.code_hash != KECCAK256_EMPTY))
     }
 
-    /// All changes of the block, and the codes it added to the state.
+    /// All changes of the block, and the codes it added to the state, which the delta has too.
     pub(crate) fn finish(&mut self) -> Result<(StateDelta, Vec<(B256, Bytes)>), DatabaseError> {
         let mut builder = DeltaBuilder::new();
-        let mut codes = BTreeMap::new();
         let mut may_clear = self.clear_limit;
         for (address, account) in self.accounts.iter().filter(|(_, account)| account.touched) {
             account.changes(address, &self.database, &mut may_clear, &mut builder)?;
             if let Some(hash) = account.new_code_hash()
                 && let Some(code) = self.new_codes.get(&hash)
             {
-                codes.insert(hash, code.original_bytes());
+                builder.add_code(hash, code.original_bytes());
                 self.database.cache_code(hash, code);
             }
         }
-        Ok((builder.build(), codes.into_iter().collect()))
+        let delta = builder.build();
+        let codes = delta.codes().clone().into_iter().collect();
+        Ok((delta, codes))
     }
 
     fn load(&mut self, address: Address) -> Result<&mut CachedAccount, DatabaseError> {
@@ -280,7 +284,7 @@ impl<'a> BlockState<'a> {
             && let Some(code) = info.code
             && self.load(address)?.now.is_none_or(|now| now.code_hash != code_hash)
         {
-            self.new_codes.insert(code_hash, code);
+            self.insert_code(code_hash, code);
         }
         let slots = storage
             .into_iter()

@@ -21,7 +21,7 @@ pub struct ExecutionOutcome {
     pub blob_gas_used: u64,
     /// Requests to the consensus layer (EIP-7685), empty before Prague.
     pub requests: Requests,
-    /// All changes of the block, with rewards, withdrawals and system calls.
+    /// All changes of the block, with rewards, withdrawals and system calls. It has the `codes` too.
     pub delta: StateDelta,
     /// Codes that accounts carry after the block and did not carry before, by hash, ordered.
     pub codes: Vec<(B256, Bytes)>,

@@ -341,6 +341,7 @@ impl ChainStore {
     ) -> Result<LoadedState, PipelineError> {
         let mut txn = self.states.begin_write(&self.db)?;
         anchor.write(txn.rows())?;
+        // Before the state, as a backend may need them.
         for code in state.codes {
             let (hash, code) = code.map_err(|source| PipelineError::Io {
                 action: "reading the codes of contracts".into(),

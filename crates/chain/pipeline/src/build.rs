@@ -180,7 +180,7 @@ impl BlockBuilder<'_> {
         drop(reader);
         if let Some(patch) = patch {
             outcome.delta = patch.delta.then(&outcome.delta);
-            outcome.codes.extend(patch.codes.iter().cloned());
+            outcome.codes.extend(patch.codes());
         }
         let receipts: Vec<_> = outcome.receipts.iter().map(TxReceipt::with_bloom_ref).collect();
         let receipts_root = calculate_receipt_root(&receipts);

@@ -337,7 +337,8 @@ impl ChainStore {
         let preimages = self.states.preimages_of([Arc::new(delta)]);
         self.commit(&[proposals], |txn| {
             txn.insert_preimages(preimages.iter())?;
-            self.write_genesis_block(txn, &codes, roots)
+            insert_codes(txn, &codes)?;
+            self.write_genesis_block(txn, roots)
         })
     }
 
@@ -365,6 +366,8 @@ impl ChainStore {
         let header = self.spec.genesis_header();
         let mut txn = self.states.begin_write(&self.db)?;
         let block = BlockRef::new(0, header.hash());
+        // Before the state, as a backend may need them.
+        insert_codes(txn.rows(), codes)?;
         let roots = match self.state().keys() {
             KeyForm::Plain => txn.load(block, &mut SingleUseEntries(Some(entries)))?,
             keys @ KeyForm::Hashed => {
@@ -380,7 +383,7 @@ impl ChainStore {
             }
         };
         self.states.check_roots(header, roots)?;
-        self.write_genesis_block(txn.rows(), codes, roots)?;
+        self.write_genesis_block(txn.rows(), roots)?;
         txn.finish()
     }
 
@@ -389,17 +392,9 @@ impl ChainStore {
         PreimageSorter::new(self.states.keeps_preimages().then(|| self.db.datadir()))
     }
 
-    fn write_genesis_block(
-        &self,
-        txn: &mut WriteTxn,
-        codes: &[(B256, Bytes)],
-        roots: RootSet,
-    ) -> Result<(), PipelineError> {
+    fn write_genesis_block(&self, txn: &mut WriteTxn, roots: RootSet) -> Result<(), PipelineError> {
         let header = self.spec.genesis_header();
         write_genesis_block(txn, header)?;
-        for (hash, code) in codes {
-            txn.insert_code(hash, code)?;
-        }
         self.states.write_roots(txn, header.hash(), roots)
     }
 
@@ -425,6 +420,10 @@ impl EntrySource for SingleUseEntries<'_> {
         let entries = self.0.take().ok_or_else(gone)?;
         Ok(entries.map(|entry| entry.map(|(key, value)| (key.into(), value))))
     }
+}
+
+fn insert_codes(txn: &mut WriteTxn, codes: &[(B256, Bytes)]) -> Result<(), PipelineError> {
+    codes.iter().try_for_each(|(hash, code)| Ok(txn.insert_code(hash, code)?))
 }
 
 /// Writes block 0.
@@ -466,7 +465,7 @@ pub fn native_spec(
     Ok(Arc::new(spec.clone().with_genesis_state_root(proposal.root())))
 }
 
-/// The state of block 0 as a delta, and the codes of its contracts.
+/// The state of block 0 as a delta, and the codes of its contracts, which the delta has too.
 pub fn genesis_delta(spec: &ChainSpec) -> (StateDelta, Vec<(B256, Bytes)>) {
     let mut delta = DeltaBuilder::new();
     let mut codes = Vec::new();
@@ -475,6 +474,7 @@ pub fn genesis_delta(spec: &ChainSpec) -> (StateDelta, Vec<(B256, Bytes)>) {
             Some(code) if !code.is_empty() => {
                 let hash = keccak256(code);
                 codes.push((hash, code.clone()));
+                delta.add_code(hash, code.clone());
                 hash
             }
             _ => KECCAK256_EMPTY,

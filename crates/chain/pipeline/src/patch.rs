@@ -14,10 +14,8 @@ use std::sync::Arc;
 /// with that block ([`encode`](Self::encode)), or in a note while there is no next block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatePatch {
-    /// The changed keys.
+    /// The changed keys, and the new codes of contracts.
     pub delta: Arc<StateDelta>,
-    /// New codes of contracts.
-    pub codes: Vec<(B256, Bytes)>,
 }
 
 /// Length in bytes of the shortest change: the key of an account, absent before and after.
@@ -43,10 +41,12 @@ impl StatePatch {
     /// These changes and the changes `later`, which were made on top of them, as one patch.
     #[must_use]
     pub fn then(&self, later: &Self) -> Self {
-        let mut codes = self.codes.clone();
-        let is_new = |(hash, _): &&(B256, Bytes)| self.codes.iter().all(|(known, _)| known != hash);
-        codes.extend(later.codes.iter().filter(is_new).cloned());
-        Self { delta: Arc::new(self.delta.then(&later.delta)), codes }
+        Self { delta: Arc::new(self.delta.then(&later.delta)) }
+    }
+
+    /// The new codes of contracts, with their hashes.
+    pub fn codes(&self) -> impl Iterator<Item = (B256, Bytes)> {
+        self.delta.codes().iter().map(|(hash, code)| (*hash, code.clone()))
     }
 
     /// Whether the account at `address`, or one of its slots, is changed.
@@ -69,8 +69,8 @@ impl StatePatch {
             put_value(&mut out, previous.as_ref());
             put_value(&mut out, next.as_ref());
         }
-        put_varint(&mut out, self.codes.len() as u64);
-        for (_, code) in &self.codes {
+        put_varint(&mut out, self.delta.codes().len() as u64);
+        for code in self.delta.codes().values() {
             put_varint(&mut out, code.len() as u64);
             out.extend_from_slice(code);
         }
@@ -92,14 +92,13 @@ impl StatePatch {
             let key = key.ok_or(WireError::UnexpectedEnd)?;
             delta.change(key, value(&mut reader)?, value(&mut reader)?);
         }
-        let mut codes = Vec::new();
         for _ in 0..reader.count(1)? {
             let len = reader.count(1)?;
             let code = Bytes::copy_from_slice(reader.take(len)?);
-            codes.push((keccak256(&code), code));
+            delta.add_code(keccak256(&code), code);
         }
         reader.finish()?;
-        Ok(Self { delta: Arc::new(delta.build()), codes })
+        Ok(Self { delta: Arc::new(delta.build()) })
     }
 }
 
@@ -128,7 +127,8 @@ mod tests {
         let slot = StateKey::Slot(account, B256::with_last_byte(3));
         delta.change(slot, Some(bytes!("07")), None);
         let code = bytes!("5f5ffd");
-        StatePatch { delta: Arc::new(delta.build()), codes: vec![(keccak256(&code), code)] }
+        delta.add_code(keccak256(&code), code);
+        StatePatch { delta: Arc::new(delta.build()) }
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         let owner = Address::repeat_byte(1);
         let mut delta = DeltaBuilder::new();
         delta.change(StateKey::Slot(owner, B256::ZERO), None, Some(bytes!("01")));
-        let patch = StatePatch { delta: Arc::new(delta.build()), codes: Vec::new() };
+        let patch = StatePatch { delta: Arc::new(delta.build()) };
         assert!(patch.touches(&owner) && !patch.touches(&Address::ZERO));
     }
 }

@@ -134,6 +134,7 @@ impl PreStateFixture {
             }
         }
         codes.remove(&KECCAK_EMPTY);
+        codes.iter().for_each(|(hash, code)| delta.add_code(*hash, code.clone()));
         let memory = Arc::new(MemoryStore::new());
         let store = StateStore::open(worker.backend.0.clone(), memory, StoreOptions::default())
             .map_err(fail)?;

@@ -666,8 +666,8 @@ fn patch_with(
     };
     let mut simulation = EvmSimulation::new(live.spec(), head, state.input());
     simulation.override_account(address, changed).map_err(|error| failed(&error))?;
-    let (delta, codes) = simulation.changes().map_err(|error| failed(&error))?;
-    let later = StatePatch { delta: Arc::new(delta), codes };
+    let (delta, _) = simulation.changes().map_err(|error| failed(&error))?;
+    let later = StatePatch { delta: Arc::new(delta) };
     Ok(match state.patch() {
         Some(before) => before.then(&later),
         None => later,

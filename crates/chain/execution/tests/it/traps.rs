@@ -137,6 +137,7 @@ fn a_contract_created_over_storage_without_an_account_wipes_it() {
     assert_eq!(change(&outcome.delta, slot(child, 2)), Some((value(9), None)));
     assert_eq!(after.slots_of(&child).unwrap().len(), 1);
     assert_eq!(outcome.codes, [(keccak256([0]), bytes!("00"))]);
+    assert_eq!(outcome.delta.code(&keccak256([0])), Some(&bytes!("00")));
 }
 
 #[test]
@@ -332,6 +333,22 @@ fn a_block_without_a_request_contract_is_invalid_from_prague_on() {
 }
 
 #[test]
+fn an_observer_gets_the_codes_of_each_transaction() {
+    let world = StateFixture::new().contract(FACTORY, &FACTORY_CODE, &[]);
+    let [one, two] = [[0x00u8], [0x01]].map(|code| init_code(&[], &code));
+    let txs = vec![call(0, FACTORY, 0, one), call(1, RECIPIENT, 1, []), call(2, FACTORY, 0, two)];
+    let mut seen = Vec::new();
+    let input = ExecutionInput::new(&world.state, &world.codes, &());
+    let spec = ChainSpec::mainnet();
+    execute_block_with_observer(&spec, &block(header(PETERSBURG), txs), input, &mut |_, delta| {
+        seen.push(delta.codes().values().cloned().collect::<Vec<_>>());
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(seen, [vec![bytes!("00")], vec![], vec![bytes!("01")]]);
+}
+
+#[test]
 fn delegation_puts_code_on_a_plain_account() {
     // No key is at hand, so take a signature that recovers to some authority.
     let authorization = Authorization { chain_id: U256::from(1), address: CONTRACT, nonce: 0 };
@@ -355,6 +372,7 @@ fn delegation_puts_code_on_a_plain_account() {
     let designator = [&[0xef, 0x01, 0x00], CONTRACT.as_slice()].concat();
     let account = after.account(&authority).unwrap().unwrap();
     assert_eq!(account.code_hash, keccak256(&designator));
+    assert!(outcome.codes.iter().map(|(hash, code)| (hash, code)).eq(outcome.delta.codes()));
     assert_eq!(outcome.codes, [(account.code_hash, designator.into())]);
 }
 

@@ -463,6 +463,7 @@ impl<'a> BundleReplay<'a> {
         };
         let reader = self.store.at(StateId::Tip)?;
         let mut delta = DeltaBuilder::new();
+        delta.add_codes(&bundle.codes());
         for (key, value) in wanted {
             delta.change(key, reader.get(&key)?, value);
         }

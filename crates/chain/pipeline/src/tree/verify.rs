@@ -223,7 +223,7 @@ impl<'a> BlockTree<'a> {
         let mut delta = std::mem::take(&mut outcome.delta);
         if let Some(patch) = patch {
             delta = patch.delta.then(&delta);
-            outcome.codes.extend(patch.codes);
+            outcome.codes.extend(patch.codes());
         }
         let delta = Arc::new(delta);
         let base = match self.ahead.pending_states(&parent.hash()) {

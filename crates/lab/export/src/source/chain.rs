@@ -97,7 +97,7 @@ impl ChainSource {
         validate_outcome(&spec, block.sealed_block(), &outcome, None).map_err(other)?;
         if let Some(patch) = patch {
             outcome.delta = patch.delta.then(&outcome.delta);
-            outcome.codes.extend(patch.codes);
+            outcome.codes.extend(patch.codes());
         }
         Ok(outcome)
     }
