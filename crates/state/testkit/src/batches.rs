@@ -26,8 +26,7 @@ pub fn a_run_equals_its_blocks(kit: &TestKit<'_>) {
             (FlatHistory::Last(20), 2, true),
             (FlatHistory::Off, 0, false),
         ] {
-            let mut miner =
-                BlockMiner::new(seed + retention, ValueFlavour::Ethereum, kit.scale.changes);
+            let mut miner = kit.miner(seed + retention, ValueFlavour::Ethereum, kit.scale.changes);
             let chain = miner.chain(None, 2 * kit.scale.blocks, BlockSize::Any);
             let settings = StoreOptions { flat_history: changes, ..options(retention, fold_often) };
             if kit.backend().applies_batches() {

@@ -2,7 +2,7 @@
 
 use super::{
     TestKit,
-    model::{BlockMiner, BlockSize, ValueFlavour},
+    model::{BlockSize, ValueFlavour},
     node::{KnownRoots, TestNode, options},
 };
 use retrie_state::flat;
@@ -37,7 +37,7 @@ impl StateCheckSink for CheckReport {
 pub fn a_whole_state_is_checked(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
         for fold_often in [false, true] {
-            let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+            let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
             let roots = Arc::new(KnownRoots::default());
             let settings =
                 StoreOptions { flat_history: FlatHistory::All, ..options(6, fold_often) };

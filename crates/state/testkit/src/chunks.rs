@@ -2,9 +2,7 @@
 
 use super::{
     TestKit,
-    model::{
-        BlockMiner, BlockPtr, BlockSize, StateEntries, TestBlock, ValueFlavour, block_to, in_form,
-    },
+    model::{BlockPtr, BlockSize, StateEntries, TestBlock, ValueFlavour, block_to, in_form},
     node::{KnownRoots, TestNode, options},
     proofs::refuses_mutations,
     roots::bulk_load,
@@ -130,7 +128,7 @@ pub fn a_state_in_chunks_goes_on_as_its_origin(kit: &TestKit<'_>) {
         return;
     }
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let large = Arc::new(large(&mut miner.rng));
         // An empty state, a grown one, and one that is split often.
@@ -222,7 +220,7 @@ pub fn mutated_chunks_are_refused(kit: &TestKit<'_>) {
         return;
     }
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes.min(8));
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes.min(8));
         let roots = Arc::new(KnownRoots::default());
         let node = TestNode::new(kit, &roots, options(5, true));
         let backend = node.store().backend();

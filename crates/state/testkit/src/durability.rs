@@ -19,7 +19,7 @@ use std::{collections::BTreeMap, fs, sync::Arc};
 /// If committed data is lost, or other data appears.
 pub fn reopening_loses_nothing(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let settings = [
             options(5, true),
@@ -66,7 +66,7 @@ pub fn reopening_loses_nothing(kit: &TestKit<'_>) {
 /// If a state is lost or wrong.
 pub fn a_first_commit_of_many_blocks_keeps_them(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let chain = miner.chain(None, kit.scale.blocks, BlockSize::Any);
         let tip = chain.len() - 1;
@@ -100,7 +100,7 @@ pub fn a_first_commit_of_many_blocks_keeps_them(kit: &TestKit<'_>) {
 /// fail.
 pub fn reverting_to_every_depth_restores_the_state(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let retention = 10;
         let mut node = TestNode::new(kit, &roots, options(retention, seed.is_multiple_of(2)));
@@ -153,7 +153,7 @@ pub fn reverting_to_every_depth_restores_the_state(kit: &TestKit<'_>) {
 /// If older blocks can still be reverted to, or newer ones cannot.
 pub fn pruning_shortens_the_way_back(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let mut node = TestNode::new(kit, &roots, options(20, true));
         let chain = miner.chain(None, 10, BlockSize::Any);
@@ -199,7 +199,7 @@ pub fn pruning_shortens_the_way_back(kit: &TestKit<'_>) {
 /// If undo is kept, or a state is lost.
 pub fn retention_zero_keeps_no_undo_and_no_old_files(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let mut node = TestNode::new(kit, &roots, options(0, seed.is_multiple_of(2)));
         let blocks = kit.scale.blocks.max(10);
@@ -241,7 +241,7 @@ pub fn retention_zero_keeps_no_undo_and_no_old_files(kit: &TestKit<'_>) {
 /// If it succeeds, or fails for another reason.
 pub fn refused_requests_have_typed_errors(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let node = TestNode::new(kit, &roots, options(4, true));
         let store = node.store();
@@ -326,7 +326,7 @@ pub fn refused_requests_have_typed_errors(kit: &TestKit<'_>) {
 /// If a poisoned store still works, or data is lost.
 pub fn a_dropped_after_commit_poisons_until_reopened(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let mut node = TestNode::new(kit, &roots, options(6, seed.is_multiple_of(2)));
         let mut chain = miner.chain(None, 4, BlockSize::Any);
@@ -466,8 +466,7 @@ pub fn a_kill_at_any_write_loses_nothing_committed(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
         let roots = Arc::new(KnownRoots::default());
         for fold_often in [true, false] {
-            let mut miner =
-                BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes.min(10));
+            let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes.min(10));
             let changes = if fold_often { FlatHistory::Last(6) } else { FlatHistory::All };
             let settings = StoreOptions { flat_history: changes, ..options(5, fold_often) };
             let steps = script(kit, &mut miner, kit.scale.blocks.min(12), &settings);
@@ -538,7 +537,7 @@ fn run_killed(
         .unwrap_or_else(|| {
             panic!("killed at write {fatal} in step {done}: the tip found is neither the last nor the next")
         });
-    let mut miner = BlockMiner::new(fatal, ValueFlavour::Ethereum, 1);
+    let mut miner = kit.miner(fatal, ValueFlavour::Ethereum, 1);
     match candidates[at].blocks.last() {
         Some(block) => node.check_tip(block),
         None => assert_eq!(
@@ -575,7 +574,7 @@ fn run_killed(
 /// If an unneeded file is left, or a needed file is removed or changed.
 pub fn leftover_files_are_removed_on_open(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let mut node = TestNode::new(kit, &roots, options(6, true));
         let mut chain: Vec<BlockPtr> = Vec::new();

@@ -28,7 +28,7 @@ pub fn every_kept_state_is_read_by_changes(kit: &TestKit<'_>) {
             // History is never shorter than the retention.
             (20, false, FlatHistory::Last(1)),
         ] {
-            let miner = BlockMiner::new(seed + first, ValueFlavour::Ethereum, kit.scale.changes);
+            let miner = kit.miner(seed + first, ValueFlavour::Ethereum, kit.scale.changes);
             kept_states(kit, miner.starting_at(first), first, bulk, changes);
         }
     });

@@ -2,7 +2,7 @@
 
 use super::{
     TestKit,
-    model::{BlockMiner, BlockPtr, BlockSize, ValueFlavour},
+    model::{BlockPtr, BlockSize, ValueFlavour},
     node::{KnownRoots, TestNode, check_reader, options},
 };
 use rand::Rng;
@@ -21,7 +21,7 @@ fn last(blocks: &[BlockPtr]) -> &BlockPtr {
 /// If one branch sees the other's writes, or a switch does not restore a branch.
 pub fn siblings_do_not_see_each_other(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         for fold_often in [true, false] {
             let node = TestNode::new(kit, &roots, options(16, fold_often));
@@ -97,7 +97,7 @@ pub fn siblings_do_not_see_each_other(kit: &TestKit<'_>) {
 /// If they do.
 pub fn dropped_proposals_leave_no_trace(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let node = TestNode::new(kit, &roots, options(8, true));
         let plain = TestNode::new(kit, &roots, options(8, true));
@@ -144,7 +144,7 @@ fn dump(node: &TestNode<'_>) -> Vec<(RowTable, Vec<TableRow>)> {
 /// If one of them shows another state than its own.
 pub fn deep_chains_of_proposals_read_through(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let node = TestNode::new(kit, &roots, options(8, true));
         let base = miner.chain(None, 2, BlockSize::Any);
@@ -182,7 +182,7 @@ fn last_of(proposals: &[Proposal]) -> &Proposal {
 /// If a commit disturbs a proposal above it.
 pub fn batches_commit_while_later_proposals_live_on(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let node = TestNode::new(kit, &roots, options(5, seed.is_multiple_of(2)));
         let mut blocks = miner.chain(None, 6, BlockSize::Any);
@@ -220,7 +220,7 @@ pub fn batches_commit_while_later_proposals_live_on(kit: &TestKit<'_>) {
 /// If the branch reads another state than its own, before or after the switch.
 pub fn deep_forks_replace_the_whole_retained_chain(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let retention = kit.scale.blocks / 2;
         let node = TestNode::new(kit, &roots, options(retention as u64, true));
@@ -260,7 +260,7 @@ pub fn readers_stay_at_their_block(kit: &TestKit<'_>) {
 }
 
 fn readers_stay(kit: &TestKit<'_>, seed: u64, fold_often: bool) {
-    let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+    let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
     let roots = Arc::new(KnownRoots::default());
     let node = TestNode::new(kit, &roots, options(6, fold_often));
     let mut chain = miner.chain(None, 3, BlockSize::Any);

@@ -35,7 +35,7 @@ pub fn every_old_state_can_be_read_and_proven(kit: &TestKit<'_>) {
         for (first, bulk) in [(0, false), (0, true), (700, true), (20, false)] {
             old_states(
                 kit,
-                BlockMiner::new(seed + first, ValueFlavour::Ethereum, kit.scale.changes),
+                kit.miner(seed + first, ValueFlavour::Ethereum, kit.scale.changes),
                 first,
                 bulk,
             );

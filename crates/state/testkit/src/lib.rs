@@ -10,6 +10,7 @@
 //! | run a backend without a store | [`MemoryView`] |
 //! | change some methods of a backend | [`BackendWrapper`] |
 //! | let a key-value store fail | [`FaultStore`] |
+//! | give a key-value store codes | [`CodeStore`], [`codes()`] |
 //! | find public test data | [`data`] |
 //! | shorten a long test | [`sample`] |
 //! | measure a backend | `benchkit`, with the feature of that name |
@@ -33,6 +34,7 @@ mod batches;
 pub mod benchkit;
 mod check;
 mod chunks;
+mod codes;
 pub mod data;
 mod durability;
 mod fault;
@@ -50,6 +52,7 @@ mod store;
 mod view;
 mod wrapper;
 
+use model::{BlockMiner, ValueFlavour};
 use retrie_state::{AnyBackend, KeyForm};
 use retrie_state_store::{KvStore, MemoryStore};
 use std::sync::Arc;
@@ -57,6 +60,7 @@ use std::sync::Arc;
 pub use batches::a_run_equals_its_blocks;
 pub use check::a_whole_state_is_checked;
 pub use chunks::{a_state_in_chunks_goes_on_as_its_origin, mutated_chunks_are_refused};
+pub use codes::{CodeStore, codes};
 pub use durability::{
     a_dropped_after_commit_poisons_until_reopened, a_first_commit_of_many_blocks_keeps_them,
     a_kill_at_any_write_loses_nothing_committed, leftover_files_are_removed_on_open,
@@ -193,7 +197,17 @@ impl<'a> TestKit<'a> {
     }
 
     fn key_value_store(&self) -> Arc<dyn KvStore> {
-        self.stores.map_or_else(|| Arc::new(MemoryStore::new()) as Arc<dyn KvStore>, |make| make())
+        let make = || Arc::new(MemoryStore::new()) as Arc<dyn KvStore>;
+        Arc::new(CodeStore::new(self.stores.map_or_else(make, |make| make()), codes().clone()))
+    }
+
+    /// Creates blocks that the backend accepts.
+    fn miner(&self, seed: u64, flavour: ValueFlavour, usual: usize) -> BlockMiner {
+        let miner = BlockMiner::new(seed, flavour, usual);
+        match self.backend().profile().ethereum_state_only {
+            true => miner.with_balances_of_ethereum(),
+            false => miner,
+        }
     }
 
     fn backend(&self) -> Arc<dyn AnyBackend> {

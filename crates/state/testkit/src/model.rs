@@ -1,5 +1,6 @@
 //! Random blocks with the states they lead to.
 
+use super::codes;
 use alloy_primitives::{Address, B256, KECCAK256_EMPTY, Keccak256, U256};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_state::{
@@ -61,6 +62,7 @@ pub(super) struct BlockMiner {
     addresses: Vec<Address>,
     slots: Vec<B256>,
     first: u64,
+    balance_bits: usize,
 }
 
 impl BlockMiner {
@@ -84,12 +86,18 @@ impl BlockMiner {
                 _ => B256::from(rng.random::<[u8; 32]>()),
             })
             .collect();
-        Self { rng, flavour, usual, addresses, slots, first: 0 }
+        Self { rng, flavour, usual, addresses, slots, first: 0, balance_bits: 256 }
     }
 
     /// Sets the number of the first block (0 otherwise).
     pub(super) const fn starting_at(mut self, number: u64) -> Self {
         self.first = number;
+        self
+    }
+
+    /// Keeps balances below 2^128.
+    pub(super) const fn with_balances_of_ethereum(mut self) -> Self {
+        self.balance_bits = 128;
         self
     }
 
@@ -169,11 +177,11 @@ impl BlockMiner {
         };
         let balance = match self.rng.random_range(0..4) {
             0 => U256::ZERO,
-            1 => U256::from_be_bytes(self.rng.random::<[u8; 32]>()),
+            1 => U256::from_be_bytes(self.rng.random::<[u8; 32]>()) >> (256 - self.balance_bits),
             _ => U256::from(self.rng.random::<u64>()),
         };
         let code_hash = if self.rng.random_bool(0.3) {
-            B256::from(self.rng.random::<[u8; 32]>())
+            codes::any_hash(&mut self.rng)
         } else {
             KECCAK256_EMPTY
         };
@@ -231,6 +239,7 @@ impl BlockMiner {
         for address in draft.wiped {
             builder.wipe(address);
         }
+        codes::add_codes(&mut builder, before, &draft.entries);
         (builder.build(), draft.entries)
     }
 
@@ -364,6 +373,7 @@ pub(super) fn delta_between(before: &StateEntries, after: &StateEntries) -> Stat
             builder.wipe(*address);
         }
     }
+    codes::add_codes(&mut builder, before, after);
     builder.build()
 }
 
@@ -399,6 +409,7 @@ fn block_hash(parent: B256, number: u64, delta: &StateDelta) -> B256 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloy_primitives::keccak256;
     use retrie_state::decode_slot;
 
     #[test]
@@ -407,10 +418,12 @@ mod tests {
             let mut miner = BlockMiner::new(3, flavour, 20);
             let mut state = StateEntries::new();
             let (mut deletions, mut wipes, mut rewritten, mut empty) = (0, 0, 0, 0);
+            let (mut seen, mut regained, mut lengths) = (BTreeSet::new(), 0, BTreeSet::new());
             let mut parent: Option<BlockPtr> = None;
             for _ in 0..200 {
                 let block = miner.block(parent.as_deref(), BlockSize::Any);
                 empty += usize::from(block.delta.is_empty());
+                let before = codes::hashes_in(&state);
                 wipes += block.delta.wiped().len();
                 for change in block.delta.changes() {
                     assert_eq!(state.get(&change.key), change.previous.as_ref());
@@ -422,6 +435,12 @@ mod tests {
                     deletions += usize::from(change.next.is_none());
                 }
                 assert_eq!(state, *block.entries);
+                for hash in codes::hashes_in(&state).difference(&before) {
+                    let code = block.delta.code(hash).expect("each code comes with its account");
+                    assert_eq!(keccak256(code), *hash);
+                    lengths.insert(code.len());
+                    regained += usize::from(!seen.insert(*hash));
+                }
                 for (key, value) in &state {
                     match (flavour, key) {
                         (ValueFlavour::Opaque, _) => assert!(!value.is_empty()),
@@ -435,6 +454,10 @@ mod tests {
                 parent = Some(block);
             }
             assert!(deletions > 50 && wipes > 20 && rewritten > 5 && empty > 2);
+            if flavour == ValueFlavour::Ethereum {
+                assert!(regained > 50, "codes lose their last account and get another: {regained}");
+                assert!(lengths.contains(&23) && lengths.last() > Some(&8192), "{lengths:?}");
+            }
         }
     }
 }

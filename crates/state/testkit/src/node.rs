@@ -193,6 +193,7 @@ impl<'k> TestNode<'k> {
         }
         let mut known = DeltaBuilder::new();
         delta.wiped().iter().for_each(|address| known.wipe(*address));
+        known.add_codes(delta.codes());
         for StateChange { key, previous, next } in delta.changes() {
             let is_slot = matches!(key, StateKey::Slot(..));
             let is_wiped = is_slot && delta.is_wiped(key.address());

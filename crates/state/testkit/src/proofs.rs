@@ -58,7 +58,7 @@ pub fn proofs_show_presence_and_absence_at_every_retained_block(kit: &TestKit<'_
         return;
     }
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let mut node = TestNode::new(kit, &roots, options(5, true));
         let mut chain: Vec<BlockPtr> = Vec::new();
@@ -112,7 +112,7 @@ pub fn proofs_of_old_blocks_are_those_they_had_at_the_tip(kit: &TestKit<'_>) {
     }
     const RETENTION: usize = 30;
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let mut node = TestNode::new(kit, &roots, options(RETENTION as u64, false));
         // The blocks of the chain, each with some keys and their proof.
@@ -162,7 +162,7 @@ pub fn mutated_proofs_are_refused(kit: &TestKit<'_>) {
         return;
     }
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes.min(8));
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes.min(8));
         let roots = Arc::new(KnownRoots::default());
         let node = TestNode::new(kit, &roots, options(5, true));
         let (backend, form) = (node.store().backend(), node.keys());

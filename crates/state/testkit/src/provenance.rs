@@ -33,7 +33,7 @@ pub fn versions_are_those_of_the_model_and_proven(kit: &TestKit<'_>) {
     }
     kit.each_seed(|seed| {
         for (first, bulk) in [(0, false), (0, true), (700, true), (20, false)] {
-            let miner = BlockMiner::new(seed + first, ValueFlavour::Ethereum, kit.scale.changes);
+            let miner = kit.miner(seed + first, ValueFlavour::Ethereum, kit.scale.changes);
             ProvenanceTest::begin(kit, miner.starting_at(first), first, bulk).run();
         }
     });

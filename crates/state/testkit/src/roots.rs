@@ -2,7 +2,7 @@
 
 use super::{
     TestKit,
-    model::{BlockMiner, BlockPtr, BlockSize, StateEntries, TestBlock, ValueFlavour, block_to},
+    model::{BlockPtr, BlockSize, StateEntries, TestBlock, ValueFlavour, block_to},
     node::{KnownRoots, TestNode, options},
 };
 use alloy_primitives::B256;
@@ -18,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 /// If a block has two roots.
 pub fn roots_do_not_depend_on_the_way_there(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let chain = miner.chain(None, 2 * kit.scale.blocks, BlockSize::Any);
         let tip = chain.last().expect("there are blocks");
@@ -76,8 +76,7 @@ pub fn a_bulk_load_equals_the_first_block(kit: &TestKit<'_>) {
         let cases =
             [(0, ValueFlavour::Ethereum, 0), (0, other, 4), (700, ValueFlavour::Ethereum, 12)];
         for (first, flavour, blocks) in cases {
-            let mut miner =
-                BlockMiner::new(seed + first, flavour, kit.scale.changes).starting_at(first);
+            let mut miner = kit.miner(seed + first, flavour, kit.scale.changes).starting_at(first);
             let grown = miner.chain(None, blocks, BlockSize::Operations(3 * kit.scale.changes));
             let entries = grown.last().map(|block| block.entries.clone()).unwrap_or_default();
             let start = block_to(None, first, &entries);
@@ -142,7 +141,7 @@ pub fn equal_states_have_equal_roots(kit: &TestKit<'_>) {
         return;
     }
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let node = TestNode::new(kit, &roots, options(4, true));
         let chain = miner.chain(None, kit.scale.blocks, BlockSize::Any);
@@ -202,7 +201,7 @@ pub fn equal_states_have_equal_roots(kit: &TestKit<'_>) {
 /// If a result depends on when a thread happens to finish.
 pub fn slow_jobs_change_nothing(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let mut miner = kit.miner(seed, ValueFlavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(KnownRoots::default());
         let chain = miner.chain(None, kit.scale.blocks, BlockSize::Operations(kit.scale.changes));
         let tip = chain.last().expect("there are blocks");

@@ -2,7 +2,7 @@
 
 use super::{
     TestKit,
-    model::{BlockMiner, BlockPtr, BlockSize, ValueFlavour},
+    model::{BlockPtr, BlockSize, ValueFlavour},
     node::{KnownRoots, TestNode, check_reader, options},
 };
 use rand::Rng;
@@ -33,7 +33,7 @@ pub fn opaque_values_match_a_model(kit: &TestKit<'_>) {
 }
 
 fn match_a_model(kit: &TestKit<'_>, seed: u64, flavour: ValueFlavour) {
-    let mut miner = BlockMiner::new(seed, flavour, kit.scale.changes);
+    let mut miner = kit.miner(seed, flavour, kit.scale.changes);
     let roots = Arc::new(KnownRoots::default());
     let node = TestNode::new(kit, &roots, options(4, seed.is_multiple_of(2)));
     assert_eq!(node.store().tip(), None);

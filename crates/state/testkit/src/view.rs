@@ -1,12 +1,12 @@
 //! [`MemoryView`]: the rows of one state in memory, for tests of a backend without a store.
 
-use alloy_primitives::Bytes;
+use alloy_primitives::{B256, Bytes};
 use parking_lot::Mutex;
 use retrie_state::{
     BulkSink, BulkSorter, KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection,
     SortedRecords, StateError,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Rows by key.
 pub type TableRows = BTreeMap<Vec<u8>, Bytes>;
@@ -30,13 +30,16 @@ pub struct MemoryView {
     pub tables: BTreeMap<RowTable, TableRows>,
     /// Whether previous values may be wrong, as they are for damaged rows.
     pub lenient: bool,
+    /// The codes that a bulk load finds.
+    pub codes: Arc<BTreeMap<B256, Bytes>>,
     counts: Mutex<BTreeMap<RowTable, ViewCounts>>,
 }
 
 impl Clone for MemoryView {
     fn clone(&self) -> Self {
-        let Self { tables, lenient, .. } = self;
-        Self { tables: tables.clone(), lenient: *lenient, counts: Mutex::default() }
+        let Self { tables, lenient, codes, .. } = self;
+        let (tables, codes) = (tables.clone(), codes.clone());
+        Self { tables, lenient: *lenient, codes, counts: Mutex::default() }
     }
 }
 
@@ -160,6 +163,10 @@ impl BulkSink for MemoryView {
 
     fn sorter(&self) -> Box<dyn BulkSorter> {
         Box::<MemorySorter>::default()
+    }
+
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        Ok(self.codes.get(hash).cloned())
     }
 }
 

@@ -59,7 +59,7 @@ pub struct BackendProfile {
     /// Whether the root is the one that Ethereum headers carry.
     pub ethereum_root: bool,
     /// Whether it holds only canonical accounts and slots, and slots only below accounts, rather
-    /// than any bytes under any key.
+    /// than any bytes under any key. Balances may have to be below 2^128, as Ethereum's are.
     pub ethereum_state_only: bool,
     /// Whether its root depends on the codes of accounts. Such a backend gets them with deltas
     /// ([`StateDelta::codes`](crate::StateDelta::codes)) and bulk loads ([`BulkSink::code`]).
