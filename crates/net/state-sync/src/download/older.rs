@@ -47,7 +47,15 @@ pub(super) enum OlderOutcome {
     },
 }
 
-impl OlderOutcome {
+/// What was made of older leaves.
+#[derive(Debug)]
+pub(super) struct OlderChunk {
+    pub(super) outcome: OlderOutcome,
+    /// The number of older leaves below the slot.
+    pub(super) count: usize,
+}
+
+impl OlderChunk {
     /// Tries to make the chunk `id` of older leaves.
     pub(super) fn of(
         format: &StateFormat,
@@ -58,7 +66,8 @@ impl OlderOutcome {
         mut storage: impl FnMut(B256, B256) -> Option<Vec<TrieLeaf>>,
     ) -> Self {
         let old = below(leaves, place);
-        let other = Self::Other { as_node: old.len() > FEW };
+        let made = |outcome| Self { outcome, count: old.len() };
+        let other = made(OlderOutcome::Other { as_node: old.len() > FEW });
         // The same leaves below the same slot have the same hash, which the id does not have.
         if changes.0.is_empty() && (older.is_own || old.is_empty()) {
             return other;
@@ -66,7 +75,8 @@ impl OlderOutcome {
         let new = format.changed(place, old, changes, &mut storage);
         match format.open(id, &format.pack_leaves(&new)) {
             Ok(opened) => {
-                Self::Same { changed: format.pack_leaves(&difference(old, &new)), opened }
+                let changed = format.pack_leaves(&difference(old, &new));
+                made(OlderOutcome::Same { changed, opened })
             }
             Err(_) => other,
         }

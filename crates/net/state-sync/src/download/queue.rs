@@ -16,10 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Of how many chunks about the share of those that are the same is known.
-const SAMENESS_OF: f64 = 32.0;
-/// The share from which on changes lie far apart.
-const SPARSE: f64 = 0.6;
+/// Of how many leaves the share of changed ones is remembered.
+const RATE_OF: f64 = 20_000.0;
+/// The share of changed leaves up to which nodes on the way to them take fewer bytes than whole chunks:
+/// a change takes some nodes of 532 bytes and a chunk of up to 24 leaves, a leaf about 100 bytes.
+const SPARSE: f64 = 1.0 / 40.0;
 
 /// A part of the state that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -102,6 +103,40 @@ pub(super) enum KnownItem {
     Older { id: ChunkId, place: ChunkPlace, leaves: SpoolPlace, older: OlderAnswer },
 }
 
+/// The share of leaves that changed, estimated from which chunks did. A chunk that changed says that at
+/// least one of its leaves did; how many these are likely to be follows from the share itself, so a
+/// large chunk, which would have changed anyhow, says nothing (expectation maximisation).
+#[derive(Clone, Copy, Debug)]
+struct ChangeRate {
+    changed: f64,
+    leaves: f64,
+}
+
+impl Default for ChangeRate {
+    fn default() -> Self {
+        Self { changed: 1.0, leaves: 1000.0 }
+    }
+}
+
+impl ChangeRate {
+    fn share(&self) -> f64 {
+        self.changed / self.leaves
+    }
+
+    fn compared(&mut self, count: usize, is_same: bool) {
+        let (count, share) = (count as f64, self.share());
+        if !is_same {
+            let changes = 1.0 - (1.0 - share).powf(count);
+            self.changed += (count * share / changes.max(f64::MIN_POSITIVE)).max(1.0).min(count);
+        }
+        self.leaves += count;
+        if self.leaves > RATE_OF {
+            self.changed /= 2.0;
+            self.leaves /= 2.0;
+        }
+    }
+}
+
 /// The queue, and what is fetched.
 #[derive(Debug)]
 pub(super) struct ChunkQueue {
@@ -113,9 +148,8 @@ pub(super) struct ChunkQueue {
     pub(super) spool: AnswerSpool,
     /// Whether the spool has answers of earlier states.
     has_older: bool,
-    /// The share of chunks below changed ones that were the same lately, of the account trie and of
-    /// storage tries.
-    sameness: [f64; 2],
+    /// How much changed lately below changed chunks, of the account trie and of storage tries.
+    changes: [ChangeRate; 2],
     /// The codes that were wanted so far.
     codes: HashSet<B256>,
     pub(super) progress: StateSyncProgress,
@@ -142,7 +176,7 @@ impl ChunkQueue {
             in_flight: HashMap::new(),
             splits: SplitLedger::default(),
             has_older: resumed > 0,
-            sameness: [1.0; 2],
+            changes: [ChangeRate::default(); 2],
             spool,
             codes: HashSet::new(),
             progress: StateSyncProgress { resumed, ..StateSyncProgress::default() },
@@ -286,18 +320,24 @@ impl ChunkQueue {
         self.wanted.push((item, ItemPlace { is_new: true, ..flight.note }));
     }
 
-    /// Records whether older leaves gave a chunk. Only those below a changed chunk count.
-    pub(super) fn compared(&mut self, place: &ChunkPlace, older: &OlderAnswer, is_same: bool) {
+    /// Records whether `count` older leaves gave a chunk. Only those below a changed chunk tell
+    /// something.
+    pub(super) fn compared(
+        &mut self,
+        place: &ChunkPlace,
+        older: &OlderAnswer,
+        count: usize,
+        is_same: bool,
+    ) {
         if !older.is_own {
-            let sameness = &mut self.sameness[usize::from(place.trie != StateTrie::Accounts)];
-            *sameness += (f64::from(u8::from(is_same)) - *sameness) / SAMENESS_OF;
+            self.changes[usize::from(place.trie != StateTrie::Accounts)].compared(count, is_same);
         }
     }
 
     /// Whether changes lie so far apart that nodes tell what is the same. Where they lie close, whole
-    /// chunks take fewer requests.
+    /// chunks take fewer bytes and requests.
     pub(super) fn is_sparse(&self, place: &ChunkPlace) -> bool {
-        self.sameness[usize::from(place.trie != StateTrie::Accounts)] > SPARSE
+        self.changes[usize::from(place.trie != StateTrie::Accounts)].share() < SPARSE
     }
 
     /// Takes a chunk that consists of older leaves and these.
@@ -414,6 +454,22 @@ mod tests {
     use std::sync::Arc;
 
     /// Regression: at the end of a sync every peer waited at least 2 s for the slowest one.
+    #[test]
+    fn the_share_of_changed_leaves_is_found_from_chunks_of_all_sizes() {
+        for true_share in [0.002f64, 0.02, 0.2] {
+            let mut rate = ChangeRate::default();
+            let mut random = 1u64;
+            for round in 0..3000 {
+                let count = [24, 250, 4000][round % 3];
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let drawn = (random >> 11) as f64 / (1u64 << 53) as f64;
+                rate.compared(count, drawn < (1.0 - true_share).powi(count as i32));
+            }
+            let found = rate.share() / true_share;
+            assert!((0.5..2.0).contains(&found), "{true_share}: {found} times as much");
+        }
+    }
+
     #[test]
     fn a_peer_takes_over_what_another_one_has_had_for_longer_than_its_patience() {
         let folder = tempfile::tempdir().unwrap();

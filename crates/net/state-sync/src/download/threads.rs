@@ -2,7 +2,7 @@
 
 use super::{
     StateSyncError, StateSyncOptions, StateSyncProgress,
-    older::{OlderLeaves, OlderOutcome},
+    older::{OlderChunk, OlderLeaves, OlderOutcome},
     queue::{CheckedAnswer, ChunkQueue, ItemKind, KnownItem, StateItem},
     shared::{ItemOutcome, StateDownload},
     standing::StatePeerStanding,
@@ -248,13 +248,15 @@ impl DownloadThreads {
                 let storage = |account, root| self.storage(account, root);
                 let made = MutexGuard::unlocked(guard, || {
                     let (format, changes) = (&self.format, &self.changes);
-                    OlderOutcome::of(format, &id, &place, (&old, older), changes, storage)
+                    OlderChunk::of(format, &id, &place, (&old, older), changes, storage)
                 });
                 let Some(queue) = guard.as_mut().map(|state| &mut state.queue) else {
                     return Ok(false);
                 };
-                queue.compared(&place, &older, matches!(made, OlderOutcome::Same { .. }));
-                match made {
+                let OlderChunk { outcome, count } = made;
+                let is_same = matches!(outcome, OlderOutcome::Same { .. });
+                queue.compared(&place, &older, count, is_same);
+                match outcome {
                     OlderOutcome::Same { changed, opened } => {
                         queue.accept_older(&id, base, &changed, &opened)?;
                     }
