@@ -3,6 +3,7 @@
 mod common;
 mod flat_history;
 mod framework;
+mod mock_codes;
 mod mock_column;
 mod mock_hash;
 mod mock_layers;
