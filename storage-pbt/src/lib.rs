@@ -46,6 +46,7 @@
 //! | `state` | the pages of one block's state that are in memory |
 //! | `apply`, `load`, `prefetch`, `prove` | a block, a whole state, pages loaded ahead, proofs |
 //! | `backend`, `descriptor` | the `Backend` implementation and registration |
+//! | [`migration`] | the files of EIP-8347, and the check that they are right |
 
 #![cfg_attr(not(feature = "std"), no_std)]
 extern crate alloc;
@@ -68,6 +69,8 @@ mod backend;
 mod code;
 #[cfg(feature = "std")]
 mod load;
+#[cfg(feature = "std")]
+pub mod migration;
 #[cfg(feature = "std")]
 mod page;
 #[cfg(feature = "std")]
