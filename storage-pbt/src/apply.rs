@@ -257,9 +257,7 @@ impl<'a> TouchedAccount<'a> {
             Some(account) => account.next.is_none(),
             None => flat::get(view, &BackendKey::Account(self.owner))?.is_none(),
         };
-        if is_deleted
-            && let Some(slot) = self.slots.iter().find(|slot| slot.next.is_some())
-        {
+        if is_deleted && let Some(slot) = self.slots.iter().find(|slot| slot.next.is_some()) {
             return Err(StateError::corrupt(
                 flat::TABLE.name,
                 format!("{} has a value, but there is no such account", slot.key),
@@ -271,12 +269,8 @@ impl<'a> TouchedAccount<'a> {
         let tree = Tree { hash, place: &place, view, loaded: parent.ahead(), units: &units };
         let mut rows = Vec::new();
         let changed = tree.update(before.as_ref(), &groups, &mut rows)?;
-        let storage = changed.map(|next| ChangedStorage {
-            path: self.path,
-            owner: self.owner,
-            next,
-            rows,
-        });
+        let storage =
+            changed.map(|next| ChangedStorage { path: self.path, owner: self.owner, next, rows });
         Ok((item, storage))
     }
 }
@@ -368,7 +362,6 @@ fn update_code(
     }
     let next = (after > 0).then(|| row.encode());
     let is_changed = accounts != after;
-    let change =
-        is_changed.then(|| RowChange { table: CODES, key: code.to_vec(), previous, next });
+    let change = is_changed.then(|| RowChange { table: CODES, key: code.to_vec(), previous, next });
     Ok(UpdatedCode { code, row, change, groups })
 }

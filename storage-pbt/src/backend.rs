@@ -54,6 +54,11 @@ impl Pbt {
         Ok(prove::prove_leaves(self.trees(view, state), &codes, &targets)?.into())
     }
 
+    /// The hash function of the tree.
+    pub const fn hash_function(&self) -> TreeHash {
+        self.hash
+    }
+
     const fn trees<'a>(&self, view: &'a dyn NodeRead, state: &'a PbtState) -> StateTrees<'a> {
         StateTrees { hash: self.hash, view, state }
     }
@@ -145,7 +150,11 @@ impl Backend for Pbt {
     }
 
     fn extensions(&self) -> BackendExtensions<'_> {
-        BackendExtensions { prefetcher: Some(self), ..BackendExtensions::default() }
+        BackendExtensions {
+            prefetcher: Some(self),
+            chunks: Some(self),
+            ..BackendExtensions::default()
+        }
     }
 }
 

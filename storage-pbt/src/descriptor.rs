@@ -74,7 +74,7 @@ mod registration {
         }],
         ..BackendDescriptor::plain(
             NAME,
-            "Ethereum's next state tree: the partitioned binary tree of EIP-8297",
+            "Ethereum's next tree: partitioned binary, EIP-8297",
             |_| Ok(Arc::new(Pbt::default())),
             || Arc::new(Pbt::default()),
             ["#8a5a00", "#d9a441"],

@@ -86,11 +86,7 @@ pub fn account_of(
         return Err("basic data of another version");
     }
     let number = |range: core::ops::Range<usize>| U256::from_be_slice(&basic[range]);
-    let account = Account {
-        nonce: number(8..16).to(),
-        balance: number(16..32),
-        code_hash,
-    };
+    let account = Account { nonce: number(8..16).to(), balance: number(16..32), code_hash };
     let size: u32 = number(4..8).to();
     if (size == 0) != (code_hash == KECCAK256_EMPTY) || (target.is_some() && size != 23) {
         return Err("the size of a code is not that of the code");

@@ -45,6 +45,7 @@
 //! | `units` | what hangs in each tree |
 //! | `state` | the pages of one block's state that are in memory |
 //! | `apply`, `load`, `prefetch`, `prove` | a block, a whole state, pages loaded ahead, proofs |
+//! | `state_sync` | serving the tree in chunks, and checking the answers |
 //! | `backend`, `descriptor` | the `Backend` implementation and registration |
 //! | [`migration`] | the files of EIP-8347, and the check that they are right |
 
@@ -81,6 +82,8 @@ mod prove;
 mod row;
 #[cfg(feature = "std")]
 mod state;
+#[cfg(feature = "std")]
+mod state_sync;
 #[cfg(feature = "std")]
 mod stem;
 #[cfg(feature = "std")]

@@ -4,7 +4,10 @@
 use crate::{
     code::{CODES, CodeRow, chunks_stem},
     hash::{Subtree, TreeHash},
-    key::{CODE_ZONE, HEADER_ZONE, STORAGE_ZONE, SlotPlace, Stem, account_path, account_word, group_path},
+    key::{
+        CODE_ZONE, HEADER_ZONE, STORAGE_ZONE, SlotPlace, Stem, account_path, account_word,
+        group_path,
+    },
     page::{Page, PagePath, TreePlace, Unit, UnitKind, UnitName, chunks_path},
     row::{RowChange, put_subtree, read_subtree},
     state::join_zones,
@@ -228,8 +231,7 @@ fn load_headers(
             KECCAK256_EMPTY => None,
             code => Some(*facts.get(&code).ok_or_else(|| no_code(&code))?),
         };
-        let leaves =
-            header_leaves(hash, &stem, &owner, &account, &code.unwrap_or_default())?;
+        let leaves = header_leaves(hash, &stem, &owner, &account, &code.unwrap_or_default())?;
         let mut row = StemRow { code, leaves: StemLeaves::new(slots) };
         let is_plain = code.is_none() && row.leaves.count() == 0;
         if !is_plain {

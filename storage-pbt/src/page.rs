@@ -363,7 +363,11 @@ impl Page {
         let mask = region_mask(level, place) & self.mask;
         match mask.count_ones() {
             0 => return None,
-            1 => return self.exit(mask.trailing_zeros() as usize).map(|exit| Region::Exit(exit.hash)),
+            1 => {
+                return self
+                    .exit(mask.trailing_zeros() as usize)
+                    .map(|exit| Region::Exit(exit.hash));
+            }
             _ => {}
         }
         let (left, right) = (place << 1, place << 1 | 1);
@@ -564,9 +568,7 @@ fn read_exit(
             let path = match (&name, &tree.word) {
                 (UnitName::Account(account), None) => crate::key::account_path(hash, account),
                 (UnitName::Chunks(code, group), None) => chunks_path(hash, code, *group),
-                (UnitName::Slots(group), Some(word)) => {
-                    crate::key::group_path(hash, word, group)
-                }
+                (UnitName::Slots(group), Some(word)) => crate::key::group_path(hash, word, group),
                 _ => return Err(WireError::TrailingBytes),
             };
             ExitTarget::Unit(Arc::new(Unit { path, name, kind }))

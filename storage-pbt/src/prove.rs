@@ -3,11 +3,9 @@
 use crate::{
     code::chunks_stem,
     hash::{MAX_KEY_LEN, Subtree, Sweep, TreeHash, bit, common_bits},
-    key::{HEADER_ZONE, Stem, slot_of_group},
+    key::{CODE_ZONE, HEADER_ZONE, Stem, slot_of_group},
     leaf::{account_leaves, chunks},
-    page::{
-        Exit, ExitTarget, Page, Region, TreePlace, Unit, UnitKind, UnitName, region_mask,
-    },
+    page::{Exit, ExitTarget, Page, Region, TreePlace, Unit, UnitKind, UnitName, region_mask},
     state::StateTrees,
     stem::StemRow,
     tree::Tree,
@@ -26,8 +24,7 @@ pub(crate) type GetCode<'a> = dyn Fn(&B256) -> Option<Bytes> + Sync + 'a;
 
 /// The proof of the values of `keys`.
 pub(crate) fn prove(trees: StateTrees<'_>, keys: &[BackendKey]) -> Result<Vec<u8>, StateError> {
-    let mut targets: Vec<_> =
-        keys.iter().flat_map(|key| targets_of(trees.hash, key)).collect();
+    let mut targets: Vec<_> = keys.iter().flat_map(|key| targets_of(trees.hash, key)).collect();
     targets.sort_unstable();
     targets.dedup();
     prove_leaves(trees, &|_| None, &targets)
@@ -39,22 +36,19 @@ pub(crate) fn prove_leaves(
     codes: &GetCode<'_>,
     targets: &[Vec<u8>],
 ) -> Result<Vec<u8>, StateError> {
-    let roots: Vec<_> = zones()
-        .into_iter()
-        .zip(trees.state.zones())
-        .filter_map(|(place, root)| Some((Arc::new(OwnedTree::zone(place)), root.clone()?)))
-        .collect();
     let mut out = Vec::new();
     let targets: Vec<&[u8]> = targets.iter().map(|key| &key[..]).collect();
-    if !roots.is_empty() && !targets.is_empty() {
-        let prover = Prover { trees, codes };
-        prover.node(Node::Zones(roots), &targets, 0, &mut out)?;
+    let walk = TreeWalk { trees, codes };
+    if let Some(root) = walk.root()
+        && !targets.is_empty()
+    {
+        walk.prove(root, &targets, 0, &mut out)?;
     }
     Ok(out)
 }
 
 /// A tree with its place.
-struct OwnedTree {
+pub(crate) struct OwnedTree {
     place: TreePlace,
     /// The account whose storage it is, and the path of this.
     owner: Option<(AccountKey, B256)>,
@@ -67,7 +61,8 @@ impl OwnedTree {
 }
 
 /// A part of the whole tree.
-enum Node {
+#[derive(Clone)]
+pub(crate) enum Node {
     /// Several zones.
     Zones(Vec<(Arc<OwnedTree>, Exit)>),
     /// What hangs at a root, or at a page.
@@ -78,13 +73,25 @@ enum Node {
     Leaves(Arc<StemContent>, Vec<(u8, B256)>),
 }
 
-/// A stem, and where the values of its leaves are.
-struct StemContent {
-    stem: Stem,
-    values: LeafValues,
+impl Node {
+    /// Whether it is in the zone of code.
+    pub(crate) fn is_code(&self) -> bool {
+        let of = |tree: &OwnedTree| tree.place.lead == [CODE_ZONE];
+        match self {
+            Self::Zones(zones) => zones.iter().all(|(tree, _)| of(tree)),
+            Self::Exit(tree, _) | Self::Region(tree, ..) => of(tree),
+            Self::Leaves(content, _) => matches!(content.values, LeafValues::Chunks(..)),
+        }
+    }
 }
 
-enum LeafValues {
+/// A stem, and where the values of its leaves are.
+pub(crate) struct StemContent {
+    pub(crate) stem: Stem,
+    pub(crate) values: LeafValues,
+}
+
+pub(crate) enum LeafValues {
     /// A header: its leaves 0, 1 and 2.
     Header(AccountKey, BTreeMap<u8, B256>),
     Slots(AccountKey, B256),
@@ -92,23 +99,34 @@ enum LeafValues {
 }
 
 /// A node, one level of it known.
-enum Opened {
+pub(crate) enum OpenedNode {
     Leaf { key: Vec<u8>, value: B256 },
     Branch { key: Vec<u8>, split: usize, left: Node, right: Node },
 }
 
-struct Prover<'a> {
-    trees: StateTrees<'a>,
-    codes: &'a GetCode<'a>,
+/// Walks down the tree of a state.
+pub(crate) struct TreeWalk<'a> {
+    pub(crate) trees: StateTrees<'a>,
+    pub(crate) codes: &'a GetCode<'a>,
 }
 
-impl Prover<'_> {
+impl TreeWalk<'_> {
+    /// The whole tree; `None` if it is empty.
+    pub(crate) fn root(&self) -> Option<Node> {
+        let roots: Vec<_> = zones()
+            .into_iter()
+            .zip(self.trees.state.zones())
+            .filter_map(|(place, root)| Some((Arc::new(OwnedTree::zone(place)), root.clone()?)))
+            .collect();
+        (!roots.is_empty()).then_some(Node::Zones(roots))
+    }
+
     fn hash_function(&self) -> TreeHash {
         self.trees.hash
     }
 
     /// Appends a node that `targets` lead to.
-    fn node(
+    fn prove(
         &self,
         node: Node,
         targets: &[&[u8]],
@@ -116,7 +134,7 @@ impl Prover<'_> {
         out: &mut Vec<u8>,
     ) -> Result<(), StateError> {
         let (key, split, left, right) = match self.open(node)? {
-            Opened::Leaf { key, value } => {
+            OpenedNode::Leaf { key, value } => {
                 if targets != [&key[..]] {
                     out.push(1);
                     out.extend_from_slice(&key);
@@ -126,7 +144,7 @@ impl Prover<'_> {
                 put_value(out, &value);
                 return Ok(());
             }
-            Opened::Branch { key, split, left, right } => (key, split, left, right),
+            OpenedNode::Branch { key, split, left, right } => (key, split, left, right),
         };
         let continues = |target: &&[u8]| common_bits(&key, target).min(split) == split;
         let start = targets.iter().position(continues).unwrap_or(targets.len());
@@ -145,70 +163,78 @@ impl Prover<'_> {
             }
             out.extend_from_slice(&bits);
         }
-        let (to_left, to_right) =
-            rest.split_at(rest.partition_point(|key| bit(key, split) == 0));
+        let (to_left, to_right) = rest.split_at(rest.partition_point(|key| bit(key, split) == 0));
         for (node, targets) in [(left, to_left), (right, to_right)] {
             if targets.is_empty() {
                 out.extend_from_slice(&self.hash(&node, split + 1)?[..]);
             } else {
-                self.node(node, targets, split + 1, out)?;
+                self.prove(node, targets, split + 1, out)?;
             }
         }
         Ok(())
     }
 
+    /// The same node as several zones, as a branch of a page, or as leaves of a stem.
+    pub(crate) fn settle(&self, mut node: Node) -> Result<Node, StateError> {
+        loop {
+            node = match node {
+                Node::Zones(mut zones) if zones.len() < 2 => {
+                    let (tree, root) = zones.pop().ok_or_else(|| lost("a zone"))?;
+                    Node::Exit(tree, root)
+                }
+                Node::Exit(tree, exit) => match &exit.target {
+                    ExitTarget::Page(path, page) => {
+                        let page = self.page(&tree, path, page.as_ref())?;
+                        Node::Region(tree, page, 0, 0)
+                    }
+                    ExitTarget::Unit(unit) => self.unit(&tree, unit, &exit.hash)?,
+                },
+                Node::Region(tree, page, level, place) => {
+                    let mask = region_mask(level, place);
+                    let mut exits = page.exits().filter(|(at, _)| mask >> at & 1 == 1);
+                    let (_, exit) = exits.next().ok_or_else(|| lost("an exit"))?;
+                    if exits.next().is_some() {
+                        drop(exits);
+                        return Ok(Node::Region(tree, page, level, place));
+                    }
+                    Node::Exit(tree, exit.clone())
+                }
+                settled @ (Node::Zones(_) | Node::Leaves(..)) => return Ok(settled),
+            };
+        }
+    }
+
     /// Opens the first branch of a node.
-    fn open(&self, node: Node) -> Result<Opened, StateError> {
-        match node {
+    pub(crate) fn open(&self, node: Node) -> Result<OpenedNode, StateError> {
+        match self.settle(node)? {
+            Node::Exit(..) => Err(lost("a node")),
             Node::Zones(mut zones) => {
-                let Some((first, root)) = zones.first() else { return Err(lost("a zone")) };
-                let key = first.place.key(root.path());
-                if zones.len() == 1 {
-                    let (tree, root) = zones.remove(0);
-                    return self.open(Node::Exit(tree, root));
-                }
-                let last = zones.last().map_or(0xff, |(tree, _)| tree.place.lead[0]);
-                let split = common_bits(&first.place.lead[..1], &[last]);
+                let (Some((first, root)), Some((last, _))) = (zones.first(), zones.last()) else {
+                    return Err(lost("a zone"));
+                };
+                let key = first.place.key(root.path()).as_ref().to_vec();
+                let split = common_bits(&first.place.lead, &last.place.lead);
                 let cut = zones.partition_point(|(tree, _)| bit(&tree.place.lead, split) == 0);
-                let right = zones.split_off(cut);
-                Ok(Opened::Branch {
-                    key: key.as_ref().to_vec(),
-                    split,
-                    left: Node::Zones(zones),
-                    right: Node::Zones(right),
-                })
+                let right = Node::Zones(zones.split_off(cut));
+                Ok(OpenedNode::Branch { key, split, left: Node::Zones(zones), right })
             }
-            Node::Exit(tree, exit) => match exit.target {
-                ExitTarget::Page(path, page) => {
-                    let page = self.page(&tree, &path, page.as_ref())?;
-                    self.open(Node::Region(tree, page, 0, 0))
-                }
-                ExitTarget::Unit(unit) => {
-                    let node = self.unit(&tree, &unit, &exit.hash)?;
-                    self.open(node)
-                }
-            },
             Node::Region(tree, page, level, place) => {
                 let region = page.region(self.hash_function(), &tree.place, level, place);
                 let Some(Region::Branch { split, .. }) = region else {
-                    let mask = region_mask(level, place);
-                    let exit = page.exits().find(|(at, _)| mask >> at & 1 == 1);
-                    let (_, exit) = exit.ok_or_else(|| lost("an exit"))?;
-                    return self.open(Node::Exit(tree, exit.clone()));
+                    return Err(lost("a branch"));
                 };
                 let split = usize::from(split);
                 let base = tree.place.offset() + usize::from(page.path.len) * 4;
                 let down = (split - base) as u8;
                 let exits = region_mask(level, place);
-                let (at, exit) = page
-                    .exits()
-                    .find(|(at, _)| exits >> at & 1 == 1)
-                    .ok_or_else(|| lost("an exit"))?;
+                let first = page.exits().find(|(at, _)| exits >> at & 1 == 1);
+                let (at, exit) = first.ok_or_else(|| lost("an exit"))?;
                 let key = tree.place.key(exit.path()).as_ref().to_vec();
                 // The region at the level of the split that has all of these exits.
                 let place = (at >> (4 - down)) as u16;
                 let side = |place| Node::Region(tree.clone(), page.clone(), down + 1, place);
-                Ok(Opened::Branch { key, split, left: side(place << 1), right: side(place << 1 | 1) })
+                let (left, right) = (side(place << 1), side(place << 1 | 1));
+                Ok(OpenedNode::Branch { key, split, left, right })
             }
             Node::Leaves(content, leaves) => {
                 let (Some((first, _)), Some((last, _))) = (leaves.first(), leaves.last()) else {
@@ -218,26 +244,19 @@ impl Prover<'_> {
                 let key = key[..len].to_vec();
                 if leaves.len() == 1 {
                     let value = self.value(&content, *first)?;
-                    return Ok(Opened::Leaf { key, value });
+                    return Ok(OpenedNode::Leaf { key, value });
                 }
                 let split = content.stem.bits() + (first ^ last).leading_zeros() as usize;
-                let at = leaves.partition_point(|(sub, _)| {
-                    let (key, len) = content.stem.key(*sub);
-                    bit(&key[..len], split) == 0
-                });
+                let at = leaves.partition_point(|(sub, _)| bit(&[*sub], split % 8) == 0);
                 let (left, right) = leaves.split_at(at);
-                Ok(Opened::Branch {
-                    key,
-                    split,
-                    left: Node::Leaves(content.clone(), left.to_vec()),
-                    right: Node::Leaves(content.clone(), right.to_vec()),
-                })
+                let side = |leaves: &[_]| Node::Leaves(content.clone(), leaves.to_vec());
+                Ok(OpenedNode::Branch { key, split, left: side(left), right: side(right) })
             }
         }
     }
 
     /// The hash of a node below a branch that splits in the bit before `from`.
-    fn hash(&self, node: &Node, from: usize) -> Result<B256, StateError> {
+    pub(crate) fn hash(&self, node: &Node, from: usize) -> Result<B256, StateError> {
         let hash = self.hash_function();
         match node {
             Node::Zones(zones) => {
@@ -288,7 +307,7 @@ impl Prover<'_> {
                 let units = Headers { hash, view, codes: &codes };
                 Tree { hash, place, view, loaded, units: &units }.subtree(exit)
             }
-            crate::key::CODE_ZONE => {
+            CODE_ZONE => {
                 let units = ChunkGroups { hash, view };
                 Tree { hash, place, view, loaded, units: &units }.subtree(exit)
             }
@@ -366,7 +385,7 @@ impl Prover<'_> {
     }
 
     /// The value of a leaf.
-    fn value(&self, content: &StemContent, sub: u8) -> Result<B256, StateError> {
+    pub(crate) fn value(&self, content: &StemContent, sub: u8) -> Result<B256, StateError> {
         let slot = |owner: &AccountKey, slot: B256| {
             let key = BackendKey::Slot(*owner, slot);
             let value = flat::get(self.trees.view, &key)?.ok_or_else(|| lost("a slot"))?;

@@ -10,7 +10,10 @@ use crate::{
     row::{RowChange, put_subtree, read_subtree},
 };
 use alloy_primitives::{Address, B256, Bytes};
-use retrie_state::{NodeRead, RowTable, StateError, wire::{WireError, WireReader}};
+use retrie_state::{
+    NodeRead, RowTable, StateError,
+    wire::{WireError, WireReader},
+};
 use std::collections::BTreeMap;
 
 /// Rows of stems. The key of a header's stem is the account, that of a stem of the storage zone the

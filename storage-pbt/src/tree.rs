@@ -280,9 +280,9 @@ impl<'a, U: TreeUnits> Tree<'a, U> {
         at: u8,
     ) -> impl Iterator<Item = (usize, &'i [U::Item])> {
         let nibble = move |item: &U::Item| nibble(self.units.path(item), at);
-        items.chunk_by(move |a, b| nibble(a) == nibble(b)).filter_map(move |items| {
-            items.first().map(|first| (nibble(first), items))
-        })
+        items
+            .chunk_by(move |a, b| nibble(a) == nibble(b))
+            .filter_map(move |items| items.first().map(|first| (nibble(first), items)))
     }
 
     /// The page with these exits; or the one that is left, or nothing. `old` is the page that had this

@@ -11,9 +11,7 @@ use crate::{
     tree::{LoadedPages, Tree, TreeUnits},
 };
 use alloy_primitives::{B256, KECCAK256_EMPTY};
-use retrie_state::{
-    Account, AccountKey, BackendChange, BackendKey, NodeRead, StateError, flat,
-};
+use retrie_state::{Account, AccountKey, BackendChange, BackendKey, NodeRead, StateError, flat};
 use std::collections::HashMap;
 
 /// The facts of codes that a block brings.

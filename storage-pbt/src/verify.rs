@@ -146,8 +146,7 @@ pub fn verify_leaves(
     targets: &[&[u8]],
     proof: &[u8],
 ) -> Result<BTreeMap<LeafKey, B256>, ProofError> {
-    let mut walk =
-        ProofWalk { hash, reader: WireReader::new(proof), found: BTreeMap::new() };
+    let mut walk = ProofWalk { hash, reader: WireReader::new(proof), found: BTreeMap::new() };
     let shown = if proof.is_empty() || targets.is_empty() {
         // A proof of nothing has no bytes and shows nothing.
         if !proof.is_empty() {
@@ -208,7 +207,9 @@ impl ProofWalk<'_> {
             2 => {
                 let split = from + usize::from(self.reader.u16()?);
                 if shared < split || first.len() * 8 <= split || last.len() * 8 <= split {
-                    return malformed("a branch without its prefix, which not all targets continue");
+                    return malformed(
+                        "a branch without its prefix, which not all targets continue",
+                    );
                 }
                 self.branch(targets, first, from, split)
             }
@@ -232,9 +233,8 @@ impl ProofWalk<'_> {
                 }
                 let continues =
                     |target: &&[u8]| common_bits(&key, target) >= split && target.len() * 8 > split;
-                let start = targets.partition_point(|target| {
-                    !continues(target) && **target < key[..]
-                });
+                let start =
+                    targets.partition_point(|target| !continues(target) && **target < key[..]);
                 let rest = &targets[start..];
                 let rest = &rest[..rest.partition_point(continues)];
                 if rest.len() == targets.len() {

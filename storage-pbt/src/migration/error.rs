@@ -18,13 +18,13 @@ pub enum MigrationError {
         source: std::io::Error,
     },
     /// The file ends within a record, or before its end mark.
-    #[error("{place}: the file ends within the record that begins here; get it again")]
+    #[error("{place}: the file ends within the record that begins here")]
     Truncated {
         /// The record.
         place: FilePlace,
     },
     /// Bytes follow the end.
-    #[error("{place}: bytes follow the end; check the layout, or get the file again")]
+    #[error("{place}: bytes follow the end")]
     TrailingBytes {
         /// The first one.
         place: FilePlace,
@@ -46,7 +46,7 @@ pub enum MigrationError {
         key: String,
     },
     /// A record is no RLP list of a key and a value, or not in its shortest form.
-    #[error("{place}: {what}; check the layout")]
+    #[error("{place}: {what}")]
     NotRlp {
         /// The record.
         place: FilePlace,
@@ -54,7 +54,7 @@ pub enum MigrationError {
         what: &'static str,
     },
     /// A record has a tag that is not defined.
-    #[error("{place}: there is no tag {tag}; check the layout")]
+    #[error("{place}: there is no tag {tag}")]
     UnknownTag {
         /// The record.
         place: FilePlace,
@@ -157,7 +157,7 @@ pub enum MigrationError {
         account: B256,
     },
     /// The file has another digest than the caller was told.
-    #[error("the {file} has the digest {found}, and {expected} is expected; get it again")]
+    #[error("the {file} has the digest {found}, and {expected} is expected")]
     Digest {
         /// The file.
         file: super::MigrationFile,

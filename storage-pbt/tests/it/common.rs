@@ -49,7 +49,8 @@ impl StateModel {
                         Some(account) => self.accounts.insert(address, account),
                         None => self.accounts.remove(&address),
                     };
-                    let encoded = |account: Option<Account>| account.map(|account| account.encode());
+                    let encoded =
+                        |account: Option<Account>| account.map(|account| account.encode());
                     delta.change(StateKey::Account(address), encoded(before), encoded(account));
                     if let Some(account) = account
                         && let Some(code) = self.codes.get(&account.code_hash)

@@ -96,9 +96,11 @@ fn proofs_show_all(rng: &mut StdRng, model: &StateModel, tree: &TestTree, many: 
             .map(|_| match rng.random_range(0..3) {
                 0 => StateKey::Account(address(rng, many * 2)).into(),
                 1 => StateKey::Slot(address(rng, many * 2), slot(rng)).into(),
-                _ => values.keys().choose(rng).copied().unwrap_or_else(|| {
-                    StateKey::Account(Address::ZERO).into()
-                }),
+                _ => values
+                    .keys()
+                    .choose(rng)
+                    .copied()
+                    .unwrap_or_else(|| StateKey::Account(Address::ZERO).into()),
             })
             .collect();
         let proof = tree.backend.prove(&tree.view, &tree.state, &keys).unwrap();
