@@ -144,6 +144,11 @@ pub(super) struct ChunkQueue {
     format: StateFormat,
     /// A stack: the last item is asked for first. Depth first keeps it short.
     wanted: Vec<(StateItem, ItemPlace)>,
+    /// Chunks that changed since an earlier state. They wait until all that is wholly missing has come:
+    /// what is fetched for them now, a later pivot may change again.
+    changed: Vec<(StateItem, ItemPlace)>,
+    /// Whether all that was wholly missing has come.
+    is_filled: bool,
     in_flight: HashMap<StateItem, ItemRequest>,
     splits: SplitLedger,
     pub(super) spool: AnswerSpool,
@@ -174,6 +179,8 @@ impl ChunkQueue {
         Self {
             format,
             wanted: wanted.into_iter().map(|item| (item, note)).collect(),
+            changed: Vec::new(),
+            is_filled: false,
             in_flight: HashMap::new(),
             splits: SplitLedger::default(),
             has_older: resumed > 0,
@@ -186,12 +193,13 @@ impl ChunkQueue {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.wanted.is_empty() && self.in_flight.is_empty()
+        self.wanted.is_empty() && self.changed.is_empty() && self.in_flight.is_empty()
     }
 
     /// Takes the item on top of the stack, if peers may not have to be asked for it. Items whose
     /// whole subtrees are on disk are done.
     pub(super) fn take_known(&mut self) -> Result<Option<KnownItem>, StateSyncError> {
+        self.want_changed();
         while let Some((item, note)) = self.wanted.last().cloned() {
             let (StateItem::Chunk(id) | StateItem::Node(id)) = &item else {
                 if !self.is_known(&item, &note) {
@@ -222,6 +230,14 @@ impl ChunkQueue {
             }
         }
         Ok(None)
+    }
+
+    /// Wants the changed chunks, once nothing is wanted that is wholly missing.
+    fn want_changed(&mut self) {
+        self.is_filled |= self.wanted.is_empty() && self.in_flight.is_empty();
+        if self.is_filled && self.wanted.is_empty() {
+            std::mem::swap(&mut self.wanted, &mut self.changed);
+        }
     }
 
     /// Whether the watching thread has to look at an item before peers are asked for it.
@@ -271,6 +287,7 @@ impl ChunkQueue {
     pub(super) fn take(&mut self, peer: usize, most: usize, patience: Duration) -> Vec<StateItem> {
         let now = Instant::now();
         let mut taken: Vec<StateItem> = Vec::new();
+        self.want_changed();
         while taken.len() < most
             && let Some((item, note)) = self.wanted.last()
             && taken.first().is_none_or(|first| first.kind() == item.kind())
@@ -282,7 +299,7 @@ impl ChunkQueue {
             taken.push(item);
         }
         if taken.is_empty() && self.wanted.is_empty() {
-            // At the end of a sync only the slowest peers are left: others may be faster.
+            // Only the slowest peers are left: others may be faster.
             let slow = self.in_flight.iter_mut().filter(|(_, flight)| {
                 let of = &flight.asked;
                 let took = now.duration_since(flight.since).as_millis();
@@ -313,12 +330,12 @@ impl ChunkQueue {
         }
     }
 
-    /// Puts a chunk back that older leaves do not give. If most of them seem to be the same, only
+    /// Puts a chunk back for later that older leaves do not give. If most of them seem to be the same, only
     /// the node at its slot is wanted.
     pub(super) fn not_older(&mut self, id: ChunkId, as_node: bool) {
         let Some(flight) = self.in_flight.remove(&StateItem::Chunk(id.clone())) else { return };
         let item = if as_node { StateItem::Node(id) } else { StateItem::Chunk(id) };
-        self.wanted.push((item, ItemPlace { is_new: true, ..flight.note }));
+        self.changed.push((item, ItemPlace { is_new: true, ..flight.note }));
     }
 
     /// Records whether `count` older leaves gave a chunk. Only those below a changed chunk tell
