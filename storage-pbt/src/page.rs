@@ -425,14 +425,20 @@ impl Page {
     ) -> Result<Self, WireError> {
         let mut reader = WireReader::new(row);
         let mask = reader.u16()?;
+        if path.len >= NIBBLES {
+            return Err(WireError::UnexpectedEnd);
+        }
         let mut exits = Vec::with_capacity(mask.count_ones() as usize);
         for at in (0..16).filter(|at| mask >> at & 1 == 1) {
             let mut exit = read_exit(hash, tree, &mut reader, Some((path, at)))?;
+            if !path.leads_to(exit.path()) || nibble(exit.path(), path.len) != at {
+                return Err(WireError::TrailingBytes);
+            }
             exit.from = exit_from(tree, path, mask, at);
             exits.push(exit);
         }
         reader.finish()?;
-        if exits.len() < 2 || path.len >= NIBBLES {
+        if exits.len() < 2 {
             return Err(WireError::UnexpectedEnd);
         }
         Ok(Self { path: *path, mask, exits: exits.into(), inner: Box::default(), pages: 1 })

@@ -29,7 +29,7 @@ fn slot(rng: &mut StdRng) -> B256 {
     B256::from(number)
 }
 
-fn steps(rng: &mut StdRng, model: &StateModel, count: usize, many: u16) -> Vec<Step> {
+pub(crate) fn steps(rng: &mut StdRng, model: &StateModel, count: usize, many: u16) -> Vec<Step> {
     let step = |rng: &mut StdRng| {
         let address = address(rng, many);
         match rng.random_range(0..10) {
