@@ -180,7 +180,7 @@ impl ChainMaker {
         let mut pending = Vec::new();
         let spec = match &genesis {
             GenesisSource::Base(base) => {
-                let root = load(states.own(), &*kv, base, stop, progress)?;
+                let root = load(states.own(), &db, base, &codes, stop, progress)?;
                 spec.with_genesis_state_root(root)
             }
             GenesisSource::Json(_) => {
@@ -432,11 +432,12 @@ impl ChainMaker {
     }
 }
 
-/// Bulk-loads the entries of `base` and returns the root.
+/// Bulk-loads the entries of `base`, with the codes of its contracts, and returns the root.
 fn load(
     store: &StateStore,
-    kv: &dyn KvStore,
+    db: &DatabaseEnv,
     base: &GenesisBase,
+    codes: &[(B256, Bytes)],
     stop: &AtomicBool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<B256, MakeChainError> {
@@ -452,9 +453,13 @@ fn load(
         Ok(entry)
     });
     let mut load = || -> Result<B256, PipelineError> {
-        let mut txn = kv.begin_write()?;
+        let mut txn = db.begin_write()?;
+        // Before the state, as a backend may need them.
+        for (hash, code) in codes {
+            txn.insert_code(hash, code)?;
+        }
         // No block refers to the hash: genesis is the tip.
-        let (root, after) = store.bulk_load(BlockRef::default(), &mut entries, &mut *txn)?;
+        let (root, after) = store.bulk_load(BlockRef::default(), &mut entries, &mut txn)?;
         txn.commit()?;
         after.run()?;
         Ok(root)

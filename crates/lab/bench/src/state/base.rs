@@ -6,7 +6,7 @@ use super::{
     workload::{KeyLayout, SLOTS_PER_ACCOUNT},
 };
 use crate::random::{SplitMix64, numbered, slot_value};
-use alloy_primitives::{Address, B256, U256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 use rayon::prelude::*;
 use retrie_state::{Account, StateKey, StateValue};
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub enum SortedEntries {
     Random(RandomBase, Vec<(StateKey, u32)>),
     /// The same for an attack.
     Adversary(Arc<AttackScenario>, Vec<(StateKey, u32)>),
+    /// Keys and values of real blocks.
+    Real(Arc<AccessTrace>, Vec<(StateKey, StateValue)>),
     /// Keys and values.
     Listed(Vec<(StateKey, StateValue)>),
 }
@@ -52,7 +54,7 @@ impl SortedEntries {
     pub const fn len(&self) -> usize {
         match self {
             Self::Random(_, keys) | Self::Adversary(_, keys) => keys.len(),
-            Self::Listed(entries) => entries.len(),
+            Self::Real(_, entries) | Self::Listed(entries) => entries.len(),
         }
     }
 
@@ -68,8 +70,17 @@ impl SortedEntries {
             Self::Adversary(scene, keys) => {
                 keys.get(at).map(|(key, n)| (*key, scene.entry_value(key, *n)))
             }
-            Self::Listed(entries) => entries.get(at).cloned(),
+            Self::Real(_, entries) | Self::Listed(entries) => entries.get(at).cloned(),
         }
+    }
+
+    /// The codes, by keccak-256, that accounts have before the first block or after a later one.
+    pub fn codes(&self) -> impl Iterator<Item = (&B256, &Bytes)> {
+        let codes = match self {
+            Self::Real(trace, _) => Some(trace.codes()),
+            Self::Random(..) | Self::Adversary(..) | Self::Listed(_) => None,
+        };
+        codes.into_iter().flatten()
     }
 
     /// All entries in key order.
@@ -93,7 +104,7 @@ impl StateBase {
     pub fn entries(&self) -> SortedEntries {
         match self {
             Self::Random(base) => SortedEntries::Random(*base, base.sorted_keys()),
-            Self::Real(trace) => SortedEntries::Listed(trace.base_entries()),
+            Self::Real(trace) => SortedEntries::Real(trace.clone(), trace.base_entries()),
             Self::Adversary(scene) => SortedEntries::Adversary(scene.clone(), scene.sorted_keys()),
         }
     }

@@ -6,12 +6,12 @@ use super::{
     outcome::ProofFigures,
 };
 use crate::{BenchError, error::BackendErrorExt, race::RaceTerms};
-use alloy_primitives::{B256, keccak256};
+use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_db::{DatabaseEnv, OpenOptions, SCHEMA_VERSION, SyncMode};
 use retrie_pipeline::report::TimeBreakdown;
 use retrie_state::{
-    AnyBackend, BlockRef, DeltaBuilder, KeyForm, StateError, StateKey, StateProof, StateReader,
-    StateValue, StoreError,
+    Account, AnyBackend, BlockRef, DeltaBuilder, KeyForm, StateError, StateKey, StateProof,
+    StateReader, StateValue, StoreError,
 };
 use retrie_state_store::{
     CounterSnapshot, KvStore, StateId, StateProvider, StateStore, StoreOptions,
@@ -112,6 +112,11 @@ impl StoreFactory for BackendFactory {
         let store =
             StateStore::open(self.backend.clone(), db.state_store(), options).of_backend(name)?;
         let mut txn = db.begin_write().of_backend(name)?;
+        if self.backend.profile().needs_codes {
+            for (hash, code) in entries.entries.codes() {
+                txn.insert_code(hash, code).of_backend(name)?;
+            }
+        }
         let stopped = |stopped| StoreError::new("loading", stopped).into();
         let mut all = entries.by_ref().map(|entry| entry.map_err(stopped));
         let loaded = store.bulk_load(BlockRef::default(), &mut all, &mut txn);
@@ -180,10 +185,14 @@ impl OpenBackend {
         let reader = session.reader();
         let mut reads = ReadDigest::default();
         let mut delta = DeltaBuilder::new();
+        let needs_codes = self.store.backend().profile().needs_codes;
         for op in block {
             let previous = reader.get(op.key())?;
             reads.note(previous.as_ref().map(|value| &value[..]));
             if let Some(next) = op.next() {
+                if needs_codes && let Some(code) = self.new_code(previous.as_ref(), next)? {
+                    delta.add_code(keccak256(&code), code);
+                }
                 delta.change(*op.key(), previous, next.cloned());
             }
         }
@@ -207,6 +216,25 @@ fn hash(number: u64) -> B256 {
 }
 
 impl OpenBackend {
+    /// The code of an account with the value `next`, if it is not the code that it had.
+    fn new_code(
+        &self,
+        previous: Option<&StateValue>,
+        next: Option<&StateValue>,
+    ) -> Result<Option<Bytes>, StateError> {
+        let hash = |value: Option<&StateValue>| {
+            value
+                .and_then(|value| Account::decode(value))
+                .map_or(KECCAK256_EMPTY, |of| of.code_hash)
+        };
+        let new = hash(next);
+        if new == KECCAK256_EMPTY || new == hash(previous) {
+            return Ok(None);
+        }
+        let code = self.db.code(&new);
+        code.map_err(|error| StoreError::new(format!("reading code {new}"), error).into())
+    }
+
     /// The state `depth` commits before the current one. It has its own root if it is retained;
     /// `None` if it is no longer stored, or never existed.
     fn state_at(&self, depth: u64) -> Result<Option<StateProvider>, StateError> {

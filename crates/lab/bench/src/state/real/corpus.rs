@@ -107,6 +107,8 @@ impl BlockCorpus {
                         Bundle::load(&path).map_err(|e| TraceError::Source(Box::new(e)))?;
                     let effects = bundle_effects(&bundle, options)
                         .map_err(|e| TraceError::Execution(Box::new(e)))?;
+                    trace.add_codes(bundle.codes());
+                    trace.add_codes(effects.delta.codes().clone());
                     let changes = effects.delta.changes().iter();
                     let writes = changes.map(|change| (change.key, change.next.clone())).collect();
                     trace.push(effects.pre, writes);

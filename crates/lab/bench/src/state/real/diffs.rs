@@ -19,8 +19,8 @@ pub(super) struct BlockDiff {
 
 impl BlockDiff {
     /// Adds the block to a trace. Fields of an account that the file does not have are taken from
-    /// earlier blocks. If these do not have them either, a contract has nonce 1 and the hash of its
-    /// address as code hash.
+    /// earlier blocks. If these do not have them either, a contract has nonce 1 and its address as
+    /// code.
     pub(super) fn push(&self, trace: &mut TraceBuilder) {
         let mut pre = BTreeMap::new();
         let mut writes = BTreeMap::new();
@@ -29,7 +29,10 @@ impl BlockDiff {
             .chain(self.nonces.keys())
             .chain(self.codes.keys())
             .collect();
+        let codes = self.codes.values().flat_map(|(old, new)| [old, new]);
+        trace.add_codes(codes.map(|code| (keccak256(code), code.clone())));
         for address in changed {
+            trace.add_codes([(keccak256(address), Bytes::copy_from_slice(address.as_slice()))]);
             let key = StateKey::Account(*address);
             let known = trace.get(&key);
             let before = known.unwrap_or_else(|| self.first_seen(address).map(|a| a.encode()));

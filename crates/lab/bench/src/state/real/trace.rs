@@ -1,7 +1,7 @@
 //! The trace: blocks of keys read and written, and their state.
 
 use crate::state::block::{CommitBlock, KeyOp, ReadDigest};
-use alloy_primitives::{B256, Keccak256};
+use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, Keccak256, keccak256};
 use retrie_pipeline::replay::StatePadding;
 use retrie_state::{Account, StateKey, StateValue};
 use std::{
@@ -16,6 +16,7 @@ pub struct AccessTrace {
     base: Vec<(StateKey, StateValue)>,
     padding: StatePadding,
     blocks: Vec<TraceBlock>,
+    codes: BTreeMap<B256, Bytes>,
 }
 
 /// The size of a trace.
@@ -81,6 +82,11 @@ impl AccessTrace {
     /// The padding of the state.
     pub const fn padding(&self) -> &StatePadding {
         &self.padding
+    }
+
+    /// The codes, by keccak-256, that accounts have before or after a block.
+    pub const fn codes(&self) -> &BTreeMap<B256, Bytes> {
+        &self.codes
     }
 
     /// A name for the state, valid as a file name.
@@ -167,12 +173,18 @@ pub(super) struct TraceBuilder {
     /// Accounts that a block has removed.
     removed: BTreeSet<StateKey>,
     blocks: Vec<TraceBlock>,
+    codes: BTreeMap<B256, Bytes>,
 }
 
 impl TraceBuilder {
     /// The value of a key after the blocks so far; `None` if no block has accessed it.
     pub(super) fn get(&self, key: &StateKey) -> Option<Option<StateValue>> {
         self.base.contains_key(key).then(|| self.now.get(key).cloned())
+    }
+
+    /// Adds codes that accounts may have.
+    pub(super) fn add_codes(&mut self, codes: impl IntoIterator<Item = (B256, Bytes)>) {
+        self.codes.extend(codes);
     }
 
     /// Adds a block with the values `pre` before it, and `writes`.
@@ -263,8 +275,40 @@ impl TraceBuilder {
 
     /// The trace, with a padded state.
     pub(super) fn build(self, padding: StatePadding) -> AccessTrace {
+        let mut codes = TraceCodes { known: self.codes, used: BTreeMap::new() };
         let entry = |(key, value): (StateKey, Option<StateValue>)| Some((key, value?));
-        let base = self.base.into_iter().filter_map(entry).collect();
-        AccessTrace { base, padding, blocks: self.blocks }
+        let mut base: Vec<_> = self.base.into_iter().filter_map(entry).collect();
+        base.iter_mut().for_each(|(key, value)| codes.settle(key, value));
+        let mut blocks = self.blocks;
+        for KeyTouch { key, before, after } in blocks.iter_mut().flat_map(|of| &mut of.touches) {
+            before.iter_mut().chain(after).for_each(|value| codes.settle(key, value));
+        }
+        AccessTrace { base, padding, blocks, codes: codes.used }
+    }
+}
+
+/// The codes of a trace.
+struct TraceCodes {
+    known: BTreeMap<B256, Bytes>,
+    used: BTreeMap<B256, Bytes>,
+}
+
+impl TraceCodes {
+    /// Makes sure that the code of an account is there. A witness lacks the codes that its block
+    /// does not run: the bytes of their hashes stand in for them.
+    fn settle(&mut self, key: &StateKey, value: &mut StateValue) {
+        let StateKey::Account(_) = key else { return };
+        let Some(account) = Account::decode(value) else { return };
+        let hash = account.code_hash;
+        if hash == KECCAK256_EMPTY {
+            return;
+        }
+        if let Some(code) = self.known.get(&hash) {
+            self.used.entry(hash).or_insert_with(|| code.clone());
+            return;
+        }
+        let code_hash = keccak256(hash);
+        self.used.entry(code_hash).or_insert_with(|| hash.into());
+        *value = Account { code_hash, ..account }.encode();
     }
 }
