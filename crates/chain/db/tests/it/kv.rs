@@ -1,10 +1,10 @@
 //! The state contract's key-value traits on MDBX, against a model and under threads.
 
-use alloy_primitives::Bytes;
+use alloy_primitives::{B256, Bytes, keccak256};
 use proptest::prelude::*;
 use retrie_db::{DatabaseEnv, DbError, OpenOptions, StorageError, SyncMode, TableError};
 use retrie_state::{KeyRange, RowTable, ScanDirection, StoreError, TableRow};
-use retrie_state_store::{KvRead, KvWrite};
+use retrie_state_store::{KvRead, KvWrite, TableNamespace};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -508,4 +508,27 @@ fn several_large_environments_in_one_process_do_not_disturb_each_other() {
             assert!(txn.get(A, &[i]).unwrap().is_some());
         }
     }
+}
+
+/// A bulk load reads the codes that its own transaction has written, and `db verify` those of a
+/// snapshot, also through the names of a referee.
+#[test]
+fn codes_are_found_where_the_state_is() {
+    let (_dir, db) = fresh();
+    let (code, kv) = (Bytes::from_static(b"a code"), db.state_store());
+    let (hash, absent) = (keccak256(&code), B256::repeat_byte(7));
+    let names = TableNamespace::new("Referee", 50, &[A]);
+    let before = kv.snapshot().unwrap();
+    let mut txn = db.begin_write().unwrap();
+    txn.insert_code(&hash, &code).unwrap();
+    assert_eq!(KvRead::code(&txn, &hash).unwrap(), Some(code.clone()));
+    assert_eq!(names.txn(&mut txn).code(&hash).unwrap(), Some(code.clone()));
+    txn.commit().unwrap();
+    let read = Arc::new(db.begin_read().unwrap());
+    for store in [kv.clone(), names.store(kv), read.state_store()] {
+        let after = store.snapshot().unwrap();
+        assert_eq!(after.code(&hash).unwrap(), Some(code.clone()));
+        assert_eq!(after.code(&absent).unwrap(), None);
+    }
+    assert_eq!(before.code(&hash).unwrap(), None);
 }
