@@ -85,6 +85,7 @@ impl Backend for Pbt {
             absence_proofs: true,
             state_determined_root: true,
             ethereum_root: false,
+            binary_root: matches!(self.hash, TreeHash::Blake3),
             ethereum_state_only: true,
             needs_codes: true,
             cache_bytes: PbtState::MAX_BYTES,

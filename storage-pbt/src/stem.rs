@@ -217,7 +217,9 @@ impl StemRow {
             rows.push(RowChange { table: STEMS, key: part_key(key, part), previous, next });
         }
         let next = keeps(&self).then(|| self.encode());
-        rows.push(RowChange { table: STEMS, key: key.to_vec(), previous: old, next });
+        if old.is_some() || next.is_some() {
+            rows.push(RowChange { table: STEMS, key: key.to_vec(), previous: old, next });
+        }
         Ok(self)
     }
 

@@ -247,6 +247,14 @@ impl TreeUnits for SlotGroups<'_> {
         rows: &mut Vec<RowChange>,
     ) -> Result<Option<(Unit, Subtree)>, StateError> {
         let stem = Stem::storage(self.path, &item.path);
+        let unit = |kind| Unit { path: item.path, name: UnitName::Slots(item.group), kind };
+        // Most groups have one slot.
+        if let [(sub, Some(value))] = &item.slots[..]
+            && old.is_none_or(|old| old.kind == UnitKind::Single(*sub))
+        {
+            let leaf = stem.leaf(self.hash, *sub, value);
+            return Ok(Some((unit(UnitKind::Single(*sub)), Subtree::Leaf(leaf))));
+        }
         let row_key = slots_row(self.owner, &item.group);
         let changes: Vec<_> = item
             .slots
@@ -273,8 +281,7 @@ impl TreeUnits for SlotGroups<'_> {
             Some((sub, _)) => UnitKind::Single(sub),
             None => UnitKind::Stem,
         };
-        let unit = Unit { path: item.path, name: UnitName::Slots(item.group), kind };
-        Ok(Some((unit, subtree)))
+        Ok(Some((unit(kind), subtree)))
     }
 
     fn subtree(&self, unit: &Unit) -> Result<Subtree, StateError> {
