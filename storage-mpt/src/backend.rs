@@ -283,6 +283,7 @@ impl Backend for Mpt {
             absence_proofs: true,
             state_determined_root: true,
             ethereum_root: true,
+            binary_root: false,
             ethereum_state_only: true,
             needs_codes: false,
             cache_bytes: TrieCache::<()>::MAX_BYTES,

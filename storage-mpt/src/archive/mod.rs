@@ -213,6 +213,7 @@ impl Backend for MptArchive {
             absence_proofs: true,
             state_determined_root: true,
             ethereum_root: self.with == TrieHash::Keccak256,
+            binary_root: false,
             ethereum_state_only: true,
             needs_codes: false,
             cache_bytes: self.cache.capacity(),

@@ -272,6 +272,7 @@ impl Backend for Prefix {
             absence_proofs: true,
             state_determined_root: true,
             ethereum_root: true,
+            binary_root: false,
             ethereum_state_only: true,
             needs_codes: false,
             cache_bytes: TrieCache::<u64>::MAX_BYTES,

@@ -56,8 +56,11 @@ pub struct BackendProfile {
     pub absence_proofs: bool,
     /// Whether the root is a function of the logical state alone, not of its history.
     pub state_determined_root: bool,
-    /// Whether the root is the one that Ethereum headers carry.
+    /// Whether the root is that of Ethereum's Merkle Patricia trie, which headers carry.
     pub ethereum_root: bool,
+    /// Whether its root, over plain keys, is the one of the partitioned binary tree (EIP-8297),
+    /// which headers carry from a chain's `binaryTrieTime` on.
+    pub binary_root: bool,
     /// Whether it holds only canonical accounts and slots, and slots only below accounts, rather
     /// than any bytes under any key. Balances may have to be below 2^128, as Ethereum's are.
     pub ethereum_state_only: bool,
