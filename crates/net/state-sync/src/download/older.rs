@@ -10,9 +10,6 @@ use alloy_primitives::{B256, Bytes};
 use retrie_state::{ChunkId, ChunkPlace, OpenedChunk, RangeChanges, TrieLeaf};
 use std::sync::Arc;
 
-/// With so few old leaves a chunk is asked for as a whole: its node would take as many bytes.
-const FEW: usize = 24;
-
 /// The leaves of the answer that was read last: chunks beside each other often need the same.
 #[derive(Debug, Default)]
 pub(super) struct OlderLeaves(Option<(SpoolPlace, Arc<Vec<TrieLeaf>>)>);
@@ -67,7 +64,7 @@ impl OlderChunk {
     ) -> Self {
         let old = below(leaves, place);
         let made = |outcome| Self { outcome, count: old.len() };
-        let other = made(OlderOutcome::Other { as_node: old.len() > FEW });
+        let other = made(OlderOutcome::Other { as_node: !old.is_empty() });
         // The same leaves below the same slot have the same hash, which the id does not have.
         if changes.0.is_empty() && (older.is_own || old.is_empty()) {
             return other;

@@ -19,8 +19,8 @@ use std::{
 /// Of how many leaves the share of changed ones is remembered.
 const RATE_OF: f64 = 20_000.0;
 /// The share of changed leaves up to which nodes on the way to them take fewer bytes than whole chunks:
-/// a change takes some nodes of 532 bytes and a chunk of up to 24 leaves, a leaf about 100 bytes.
-const SPARSE: f64 = 1.0 / 40.0;
+/// a change takes some nodes, up to 532 bytes each, and a leaf about 100 bytes.
+const SPARSE: f64 = 1.0 / 20.0;
 
 /// A part of the state that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
