@@ -77,7 +77,8 @@ impl CheckedState {
 }
 
 impl DualCheck<'_> {
-    /// Checks the files.
+    /// Checks the files. What is wrong with a file alone, or with the root of its leaves, is named before
+    /// what is wrong with the state.
     ///
     /// # Errors
     /// The first fault that is found.
@@ -88,12 +89,12 @@ impl DualCheck<'_> {
     ) -> Result<CheckedState, MigrationError> {
         let context = &mut self.context;
         let (mut wanted, preimages) = sort_preimages(context, preimages)?;
-        let mut wanted = WantedLeaves::new(&mut *wanted)?;
         let mut leaves = SweptLeaves {
             sweep: Sweep::new(context.hash),
             hash: context.hash,
             reader: snapshot,
             peeked: None,
+            is_broken: false,
         };
         let mut join = StateJoin {
             state: HashedState::new(context.sorter()),
@@ -101,17 +102,14 @@ impl DualCheck<'_> {
             counts: [0; 2],
             owner: None,
         };
-        join.headers(context, &mut leaves, &mut wanted)?;
-        let mut groups = join.sizes.groups(context)?;
-        let mut owners = ChunkOwners::new(&mut *groups, context.sorter())?;
-        while let Some(leaf) = leaves.next_if(context, |key| key.zone() == CODE_ZONE)? {
-            owners.put(&leaf)?;
-        }
-        let mut chunks = owners.finish();
-        drop(groups);
-        join.storages(context, &mut leaves, &mut wanted)?;
-        let snapshot = leaves.finish()?;
-        wanted.finish()?;
+        let joined = join.run(context, &mut leaves, &mut *wanted);
+        drop(wanted);
+        let is_over = leaves.is_broken || matches!(joined, Err(MigrationError::Stopped));
+        let snapshot = match joined {
+            Err(error) if is_over => return Err(error),
+            _ => leaves.finish(context)?,
+        };
+        let mut chunks = joined?;
 
         let StateJoin { mut state, mut sizes, counts: [accounts, slots], .. } = join;
         let mut codes = 0;
@@ -227,12 +225,16 @@ struct SweptLeaves<R> {
     sweep: Sweep,
     reader: SnapshotReader<R>,
     peeked: Option<TreeLeaf>,
+    /// Whether the file was found to be wrong.
+    is_broken: bool,
 }
 
 impl<R: Read> SweptLeaves<R> {
     fn peek(&mut self) -> Result<Option<TreeLeaf>, MigrationError> {
         if self.peeked.is_none() {
+            self.is_broken = true;
             self.peeked = self.reader.next_leaf()?;
+            self.is_broken = false;
             if let Some(TreeLeaf { key, value }) = &self.peeked {
                 let hash = self.hash.leaf(key.as_ref(), value);
                 self.sweep.push(key.as_ref(), Subtree::Leaf(hash));
@@ -257,7 +259,12 @@ impl<R: Read> SweptLeaves<R> {
         }
     }
 
-    fn finish(self) -> Result<SnapshotSummary, MigrationError> {
+    /// Reads the leaves that are left, and compares the root.
+    fn finish(
+        mut self,
+        context: &mut MigrationContext<'_>,
+    ) -> Result<SnapshotSummary, MigrationError> {
+        while self.next_if(context, |_| true)?.is_some() {}
         let summary = self.reader.finish()?;
         let (claimed, found) = (summary.root, self.sweep.root());
         match claimed == found {
@@ -278,6 +285,26 @@ struct StateJoin {
 }
 
 impl StateJoin {
+    /// Joins all leaves; returns the chunks by code.
+    fn run<R: Read>(
+        &mut self,
+        context: &mut MigrationContext<'_>,
+        leaves: &mut SweptLeaves<R>,
+        wanted: &mut dyn BulkSorter,
+    ) -> Result<Box<dyn BulkSorter>, MigrationError> {
+        let mut wanted = WantedLeaves::new(wanted)?;
+        self.headers(context, leaves, &mut wanted)?;
+        let mut groups = self.sizes.groups(context)?;
+        let mut owners = ChunkOwners::new(&mut *groups, context.sorter())?;
+        while let Some(leaf) = leaves.next_if(context, |key| key.zone() == CODE_ZONE)? {
+            owners.put(&leaf)?;
+        }
+        let chunks = owners.finish();
+        self.storages(context, leaves, &mut wanted)?;
+        wanted.finish()?;
+        Ok(chunks)
+    }
+
     fn headers<R: Read>(
         &mut self,
         context: &mut MigrationContext<'_>,
