@@ -1,5 +1,6 @@
 //! Reads the files of a suite from its archive or its unpacked folder.
 
+use crate::pack;
 use sha2::{Digest, Sha256};
 use std::{
     fs,
@@ -67,13 +68,16 @@ pub enum ArchiveError {
     },
 }
 
-/// Names of all suites in `dir`: archives, and folders that are not hidden; sorted, each once.
+/// Names of all suites in `dir`: archives, files and folders of the pack of EIP-8297, and other folders
+/// that are not hidden; sorted, each once.
 pub fn names(dir: &Path) -> Result<Vec<String>, ArchiveError> {
     let mut names = Vec::new();
     for path in entries(dir)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if let Some(name) = name.strip_suffix(SUFFIX) {
             names.push(name.to_owned());
+        } else if let Some(suite) = pack::suite_of(&name) {
+            names.push(suite.to_owned());
         } else if path.is_dir() && !name.starts_with('.') {
             names.push(name);
         }
@@ -87,6 +91,9 @@ pub fn names(dir: &Path) -> Result<Vec<String>, ArchiveError> {
 /// All files of the suite `name`, sorted by path. An archive has precedence over a folder with the
 /// same name.
 pub fn read(dir: &Path, name: &str) -> Result<Vec<TestFile>, ArchiveError> {
+    if let Some(suite) = pack::find(name) {
+        return pack::read(dir, suite);
+    }
     let archive = dir.join(format!("{name}{SUFFIX}"));
     let folder = dir.join(name);
     let mut files = Vec::new();
@@ -107,8 +114,7 @@ fn unpack(
     archive: &Path,
     files: &mut Vec<TestFile>,
 ) -> Result<(), ArchiveError> {
-    let packed = read_file(archive)?;
-    check_sum(dir, archive, &packed)?;
+    let packed = read_checked(dir, &format!("{name}{SUFFIX}"))?;
     let damaged = |source| ArchiveError::Damaged { path: archive.to_owned(), source };
     let mut plain = Vec::new();
     zstd::stream::copy_decode(packed.as_slice(), &mut plain).map_err(damaged)?;
@@ -128,25 +134,27 @@ fn unpack(
     Ok(())
 }
 
-/// Checks an archive against the list of checksums, if the folder has one.
-fn check_sum(dir: &Path, archive: &Path, content: &[u8]) -> Result<(), ArchiveError> {
-    let Some(sums) = read_checksums(dir)? else { return Ok(()) };
-    let file = archive.file_name().unwrap_or_default().to_string_lossy();
-    let path = archive.to_owned();
-    let Some((expected, _)) = sums.into_iter().find(|(_, name)| *name == file) else {
+/// The file `name` of `dir`, checked against the list of checksums, if the folder has one.
+pub(crate) fn read_checked(dir: &Path, name: &str) -> Result<Vec<u8>, ArchiveError> {
+    let path = dir.join(name);
+    let content = read_file(&path)?;
+    let Some(sums) = read_checksums(dir)? else { return Ok(content) };
+    let Some((expected, _)) = sums.into_iter().find(|(_, file)| file == name) else {
         return Err(ArchiveError::NoChecksum { path });
     };
-    let got = alloy_primitives::hex::encode(Sha256::digest(content));
+    let got = alloy_primitives::hex::encode(Sha256::digest(&content));
     if !got.eq_ignore_ascii_case(&expected) {
         return Err(ArchiveError::Checksum { path, got, expected });
     }
-    Ok(())
+    Ok(content)
 }
 
 /// Suites in the list of checksums: a missing one must be reported.
 fn listed(dir: &Path) -> Result<Vec<String>, ArchiveError> {
     let lines = read_checksums(dir)?.unwrap_or_default();
-    Ok(lines.iter().filter_map(|(_, file)| file.strip_suffix(SUFFIX)).map(str::to_owned).collect())
+    let suite =
+        |file: &str| file.strip_suffix(SUFFIX).or_else(|| pack::suite_of(file)).map(str::to_owned);
+    Ok(lines.iter().filter_map(|(_, file)| suite(file)).collect())
 }
 
 /// Lines of `SHA256SUMS`: digest in hex, file name. `None` if there is no such file.

@@ -82,6 +82,9 @@ pub(crate) fn to_u64(value: U256, what: &str) -> Result<u64, String> {
 /// Accounts before or after a test, as the suites list them.
 pub(crate) type TestAlloc = BTreeMap<Address, AllocAccount>;
 
+/// Codes by keccak-256.
+pub(crate) type CodeMap = BTreeMap<B256, Bytes>;
+
 /// A complete account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct AllocAccount {

@@ -7,14 +7,15 @@
 //!                                                precompiles   --> the EVM's
 //!                                                p2p           --> one import
 //!                                                engine        --> Engine API, live tree, mpt, MDBX
+//!                                                pbt           --> pbt in memory, migration files
 //!                              exceptions.toml --> counts: passed, failed, expected failures
 //! ```
 //!
 //! # Vocabulary
 //!
-//! * **Suite** ([`TestSuite`]): an archive of the conformance data. Its [`SuiteGate`] tells whether
-//!   it is run.
-//! * **Case**: a member of a JSON file, named `FILE: MEMBER`.
+//! * **Suite** ([`TestSuite`]): an archive of the conformance data, or a file of the **pack**, the
+//!   data of EIP-8297 and EIP-8347. Its [`SuiteGate`] tells whether it is run.
+//! * **Case**: a member of a JSON file, or a line, named `FILE: MEMBER`.
 //! * **Exception** ([`ExceptionList`]): a case that is known to fail, with the reason. If it
 //!   passes, this is a failure.
 //!
@@ -28,6 +29,8 @@ mod engine;
 mod exceptions;
 mod format;
 mod p2p;
+mod pack;
+mod pbt;
 mod precompiles;
 mod runner;
 mod seal;

@@ -186,7 +186,12 @@ struct WorkerReport<'a> {
 
 impl WorkerReport<'_> {
     fn run_file(&mut self, file: &TestFile, all: &[TestFile], worker: &TestWorker) {
-        if let Some(verdict) = self.suite.run_file(file, all, worker) {
+        if self.suite.has_case_files() && !self.runner.selects(self.suite, &file.path) {
+            return;
+        }
+        let run = AssertUnwindSafe(|| self.suite.run_file(file, all, worker));
+        let panicked = || Some(Err("panicked".into()));
+        if let Some(verdict) = catch_unwind(run).unwrap_or_else(|_| panicked()) {
             return self.judge(file.path.clone(), verdict.into());
         }
         let members: TestMembers<'_> = match serde_json::from_slice(&file.content) {

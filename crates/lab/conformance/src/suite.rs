@@ -6,7 +6,9 @@ use crate::{
     blockchain::{self, BadBlocks},
     engine,
     format::{CaseResult, TestVerdict},
-    p2p, precompiles, state,
+    p2p,
+    pack::PackSuite,
+    pbt, precompiles, state,
     worker::TestWorker,
 };
 use serde_json::value::RawValue;
@@ -46,11 +48,17 @@ pub(crate) enum SuiteKind {
     Chain,
     /// Calls of the Engine API that build a chain.
     Calls,
+    /// Cases of the pack of EIP-8297.
+    Pack(PackSuite),
     Other,
 }
 
 const fn suite(name: &'static str, kind: SuiteKind, gate: SuiteGate) -> TestSuite {
     TestSuite { name, kind, gate }
+}
+
+const fn pack(suite: PackSuite) -> TestSuite {
+    TestSuite { name: suite.name(), kind: SuiteKind::Pack(suite), gate: SuiteGate::Enforced }
 }
 
 const BLOCKS: SuiteKind = SuiteKind::Blockchain(BadBlocks::Named);
@@ -87,6 +95,11 @@ pub const SUITES: &[TestSuite] = &[
     suite("engine:eest-amsterdam-refilled", PAYLOADS, SuiteGate::Enforced),
     suite("engine:eest-amsterdam-refilled-ported", PAYLOADS, SuiteGate::Enforced),
     suite("engine:gen-amsterdam", PAYLOADS, SuiteGate::Enforced),
+    pack(PackSuite::Histories),
+    pack(PackSuite::States),
+    pack(PackSuite::Migration),
+    pack(PackSuite::Faults),
+    pack(PackSuite::Public),
     suite("eest-bal-v5.7.0-amsterdam", SuiteKind::Other, DEVNET),
     suite("eest-bal-v5.7.0-amsterdam-ported", SuiteKind::Other, DEVNET),
     suite("eest-zkevm-v0.3.3-witness", SuiteKind::Other, DEVNET),
@@ -120,6 +133,7 @@ impl TestSuite {
         match self.kind {
             SuiteKind::Chain => path.ends_with("chain.rlp") && p2p::is_tested_chain(path),
             SuiteKind::Calls => p2p::has_calls(path),
+            SuiteKind::Pack(suite) => suite.is_case(path),
             _ => path.ends_with(".json"),
         }
     }
@@ -138,7 +152,7 @@ impl TestSuite {
             SuiteKind::State => state::run(json, worker),
             SuiteKind::Basics => basics::run(path, json, worker),
             SuiteKind::Precompiles => precompiles::run(path, json, worker),
-            SuiteKind::Chain | SuiteKind::Calls | SuiteKind::Other => {
+            SuiteKind::Chain | SuiteKind::Calls | SuiteKind::Pack(_) | SuiteKind::Other => {
                 Err("not a file of tests".into())
             }
         };
@@ -155,7 +169,13 @@ impl TestSuite {
         match self.kind {
             SuiteKind::Chain => Some(p2p::run(file, all, worker)),
             SuiteKind::Calls => Some(p2p::run_calls(file, all, worker)),
+            SuiteKind::Pack(suite) => Some(pbt::run(suite, file, all, worker)),
             _ => None,
         }
+    }
+
+    /// Whether each file is one case of many, of which a sample may take some.
+    pub(crate) const fn has_case_files(&self) -> bool {
+        matches!(self.kind, SuiteKind::Pack(_))
     }
 }

@@ -1,6 +1,9 @@
 //! Shared by the tests of one thread: a folder for temporary chains, metrics, seals.
 
-use crate::{format::TestVerdict, seal::Ethash};
+use crate::{
+    format::{CodeMap, TestVerdict},
+    seal::Ethash,
+};
 use retrie_chainspec::ChainSpec;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_execution::{CodeCache, ExecutionOutcome};
@@ -9,7 +12,7 @@ use retrie_state::AnyBackend;
 use retrie_state_store::StoreOptions;
 use retrie_telemetry::Metrics;
 use std::{
-    cell::Cell,
+    cell::{Cell, OnceCell},
     fmt,
     path::Path,
     sync::{Arc, OnceLock},
@@ -60,6 +63,8 @@ pub(crate) struct TestWorker {
     /// Whether transactions are executed in parallel.
     pub(crate) parallel_execution: bool,
     pub(crate) transactions: ParallelCounts,
+    /// Codes of the pack of EIP-8297.
+    pub(crate) pack_codes: OnceCell<Result<CodeMap, String>>,
     ethash: Arc<OnceLock<Ethash>>,
 }
 
@@ -75,7 +80,16 @@ impl TestWorker {
         let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
         let codes = CodeCache::default();
         let transactions = ParallelCounts::default();
-        Ok(Self { metrics, codes, runtime, backend, parallel_execution, transactions, ethash })
+        Ok(Self {
+            metrics,
+            codes,
+            runtime,
+            backend,
+            parallel_execution,
+            transactions,
+            pack_codes: OnceCell::new(),
+            ethash,
+        })
     }
 
     /// The verifier of seals of the first 30,000 blocks.

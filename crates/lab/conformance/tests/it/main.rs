@@ -1,4 +1,5 @@
 //! Tests of `retrie-conformance` from outside: a module for each subject, one program for all.
 
 mod harness;
+mod pack;
 mod sample;

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 const ONE_IN: u64 = 12;
 
 /// Folders of suites.
-const FOLDERS: [&str; 2] = ["conformance", "amsterdam"];
+const FOLDERS: [&str; 3] = ["conformance", "amsterdam", "pbt"];
 
 /// The folders of the suites; `None`, after a message, if the test is skipped.
-fn data() -> Option<[PathBuf; 2]> {
-    let [conformance, amsterdam] = FOLDERS.map(data::find);
-    Some([conformance?, amsterdam?])
+fn data() -> Option<[PathBuf; 3]> {
+    let [conformance, amsterdam, pbt] = FOLDERS.map(data::find);
+    Some([conformance?, amsterdam?, pbt?])
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_sample_of_every_suite_passes() {
 
 #[test]
 fn the_sample_of_amsterdam_passes_with_serial_execution_too() {
-    let Some([_, folder]) = data() else { return };
+    let Some([_, folder, _]) = data() else { return };
     let found = names(&folder).unwrap();
     let mut runner = SuiteRunner::new(ExceptionList::committed().unwrap());
     assert!(runner.parallel_execution);
