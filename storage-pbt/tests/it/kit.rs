@@ -16,5 +16,5 @@ mod blake3 {
 
 mod keccak256 {
     use super::*;
-    retrie_state_testkit::backend_tests!(|| pbt(TreeHash::Keccak256), TestScale::small());
+    retrie_state_testkit::backend_tests!(|| pbt(TreeHash::Keccak256), TestScale::smallest());
 }

@@ -142,7 +142,7 @@ impl TestScale {
     /// What a sample takes of it. Small scales are samples already.
     fn sampled(self) -> Self {
         let is_sample = !sample::is_everything() && self.rounds == 1 && self.kills > 25;
-        if is_sample { self.reduced(false) } else { self }
+        if is_sample { self.reduced(true).reduced(false) } else { self }
     }
 
     /// The smallest scale, for a backend whose own crate has run the checks at another one.
@@ -281,7 +281,7 @@ macro_rules! __backend_tests {
                 #[test]
                 fn $check() {
                     // A fixed sample of the checks, as each has run with plain keys.
-                    if $crate::sample::takes(stringify!($check).len() + 1, 3) {
+                    if $crate::sample::takes(stringify!($check).len() + 1, 6) {
                         $crate::$check(&$crate::TestKit::new(&$factory, $scale).hashed());
                     }
                 }
