@@ -1,6 +1,6 @@
 //! Replay of bundles on one backend.
 
-use super::{effects::effects, pad::synthetic_hash};
+use super::{codes::settle_code, effects::effects, pad::synthetic_hash};
 use crate::{
     ImportTimes, PipelineError,
     recover::recover_senders,
@@ -463,10 +463,15 @@ impl<'a> BundleReplay<'a> {
         };
         let reader = self.store.at(StateId::Tip)?;
         let mut delta = DeltaBuilder::new();
-        delta.add_codes(&bundle.codes());
-        for (key, value) in wanted {
+        let mut codes = bundle.codes();
+        let needs_codes = self.store.backend().profile().needs_codes;
+        for (key, mut value) in wanted {
+            if needs_codes && let (StateKey::Account(_), Some(value)) = (&key, &mut value) {
+                settle_code(value, &mut codes);
+            }
             delta.change(key, reader.get(&key)?, value);
         }
+        delta.add_codes(&codes);
         Ok(delta.build())
     }
 }

@@ -16,6 +16,7 @@
 //! replay by [`PartSpec`]s.
 
 mod bundle;
+mod codes;
 mod effects;
 mod make;
 mod pad;
@@ -24,6 +25,7 @@ mod remote;
 
 pub use crate::report::BundleOutcome;
 pub use bundle::{BundleReplay, BundleReplayOptions, LiveBundle, ReplayFigures};
+pub use codes::settle_code;
 pub use effects::{BundleEffects, ExecutedBundle, bundle_effects, execute_bundle};
 pub use make::{BundleMaker, MadeBundle};
 pub use pad::StatePadding;

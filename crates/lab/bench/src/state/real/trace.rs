@@ -1,8 +1,8 @@
 //! The trace: blocks of keys read and written, and their state.
 
 use crate::state::block::{CommitBlock, KeyOp, ReadDigest};
-use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, Keccak256, keccak256};
-use retrie_pipeline::replay::StatePadding;
+use alloy_primitives::{B256, Bytes, Keccak256};
+use retrie_pipeline::replay::{StatePadding, settle_code};
 use retrie_state::{Account, StateKey, StateValue};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -275,40 +275,18 @@ impl TraceBuilder {
 
     /// The trace, with a padded state.
     pub(super) fn build(self, padding: StatePadding) -> AccessTrace {
-        let mut codes = TraceCodes { known: self.codes, used: BTreeMap::new() };
+        let mut codes = self.codes;
+        let mut settle = |key: &StateKey, value: &mut StateValue| match key {
+            StateKey::Account(_) => settle_code(value, &mut codes),
+            StateKey::Slot(..) => {}
+        };
         let entry = |(key, value): (StateKey, Option<StateValue>)| Some((key, value?));
         let mut base: Vec<_> = self.base.into_iter().filter_map(entry).collect();
-        base.iter_mut().for_each(|(key, value)| codes.settle(key, value));
+        base.iter_mut().for_each(|(key, value)| settle(key, value));
         let mut blocks = self.blocks;
         for KeyTouch { key, before, after } in blocks.iter_mut().flat_map(|of| &mut of.touches) {
-            before.iter_mut().chain(after).for_each(|value| codes.settle(key, value));
+            before.iter_mut().chain(after).for_each(|value| settle(key, value));
         }
-        AccessTrace { base, padding, blocks, codes: codes.used }
-    }
-}
-
-/// The codes of a trace.
-struct TraceCodes {
-    known: BTreeMap<B256, Bytes>,
-    used: BTreeMap<B256, Bytes>,
-}
-
-impl TraceCodes {
-    /// Makes sure that the code of an account is there. A witness lacks the codes that its block
-    /// does not run: the bytes of their hashes stand in for them.
-    fn settle(&mut self, key: &StateKey, value: &mut StateValue) {
-        let StateKey::Account(_) = key else { return };
-        let Some(account) = Account::decode(value) else { return };
-        let hash = account.code_hash;
-        if hash == KECCAK256_EMPTY {
-            return;
-        }
-        if let Some(code) = self.known.get(&hash) {
-            self.used.entry(hash).or_insert_with(|| code.clone());
-            return;
-        }
-        let code_hash = keccak256(hash);
-        self.used.entry(code_hash).or_insert_with(|| hash.into());
-        *value = Account { code_hash, ..account }.encode();
+        AccessTrace { base, padding, blocks, codes }
     }
 }
