@@ -37,6 +37,7 @@ families! {
     retrie_storage_prefix,
     retrie_storage_lmpt,
     retrie_storage_bavl,
+    retrie_storage_pbt,
 }
 
 #[cfg(feature = "std")]
