@@ -10,6 +10,7 @@ import { verifyLmpt } from './lmpt.js';
 import type { LvmtParams } from './lvmt/params.js';
 import { verifyLvmt } from './lvmt/verify.js';
 import { HASHES, emptyRoot, shownAccount, shownSlot, verifyMpt } from './mpt.js';
+import { PBT_HASHES, verifyPbt } from './pbt.js';
 import {
   type Account,
   type KeyForm,
@@ -97,8 +98,8 @@ export interface VerifiedProvenance {
 }
 
 /**
- * Verifies proofs of `mpt`, `mpt-archive`, `prefix`, `duptree`, `lmpt` and `bavl`, and of `lvmt` and
- * `cole` under pinned parameters.
+ * Verifies proofs of `mpt`, `mpt-archive`, `prefix`, `duptree`, `lmpt`, `bavl` and `pbt`, and of `lvmt`
+ * and `cole` under pinned parameters.
  */
 export class Verifier {
   private readonly lvmt: readonly LvmtParams[];
@@ -242,6 +243,7 @@ export class Verifier {
       duptree: ['blake2b-256'],
       lmpt: ['keccak256'],
       bavl: ['blake2b-256'],
+      pbt: ['blake3', 'keccak256'],
     };
     if (version !== 1 || !Object.hasOwn(known, backend) || !known[backend]!.includes(hash)) {
       throw new Refused(
@@ -276,6 +278,9 @@ export class Verifier {
     if (backend === 'duptree') return { keys, verify: verifyDupTree };
     if (backend === 'lmpt') return { keys, verify: verifyLmpt };
     if (backend === 'bavl') return { keys, verify: verifyBavl };
+    if (backend === 'pbt') {
+      return { keys, verify: (...question) => verifyPbt(PBT_HASHES[hash]!, ...question) };
+    }
     return { keys, verify: (...question) => verifyMpt(HASHES[hash]!, ...question) };
   }
 }

@@ -20,6 +20,8 @@ pub(crate) struct TestChain {
     pub(crate) states: Vec<ValueMap>,
     /// Headers with the backend's roots.
     pub(crate) headers: Vec<Header>,
+    /// Codes that accounts may have, by their keccak-256. A block brings those of its accounts.
+    pub(crate) codes: BTreeMap<B256, Bytes>,
 }
 
 impl TestChain {
@@ -33,8 +35,14 @@ impl TestChain {
         let dir_path = Some(dir.path().to_owned());
         let options = StoreOptions { dir: dir_path, keys, ..StoreOptions::default() };
         let store = StateStore::open(backend, Arc::new(kv.clone()), options);
-        let (states, headers) = (Vec::new(), Vec::new());
-        Self { kv, store: store.unwrap(), _dir: dir, states, headers }
+        Self {
+            kv,
+            store: store.unwrap(),
+            _dir: dir,
+            states: Vec::new(),
+            headers: Vec::new(),
+            codes: BTreeMap::new(),
+        }
     }
 
     /// Commits a block that sets (or deletes) these keys.
@@ -44,6 +52,12 @@ impl TestChain {
         let mut delta = DeltaBuilder::new();
         for (key, next) in changes {
             delta.change(*key, values.get(key).cloned(), next.clone());
+            if let (StateKey::Account(_), Some(value)) = (key, next)
+                && let Some(account) = Account::decode(value)
+                && let Some(code) = self.codes.get(&account.code_hash)
+            {
+                delta.add_code(account.code_hash, code.clone());
+            }
             match next {
                 Some(value) => values.insert(*key, value.clone()),
                 None => values.remove(key),

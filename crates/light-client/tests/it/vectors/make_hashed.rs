@@ -1,5 +1,5 @@
 //! Proofs of stores with hashed keys: one of each kind, the whole beside the same state with plain
-//! keys.
+//! keys. Those of `pbt`, which needs codes, are in `make_pbt`.
 
 use super::{
     chain::{TestChain, accounts, address, changes, word},
@@ -30,11 +30,11 @@ use std::{collections::BTreeMap, sync::Arc};
 const BLOCKS: u64 = 8;
 
 /// The same random blocks on two stores.
-struct HashedScene {
-    hashed: TestChain,
-    plain: TestChain,
-    /// Accounts, slots, keys that were deleted, and some that never were there.
-    keys: Vec<StateKey>,
+pub(crate) struct HashedScene {
+    pub(crate) hashed: TestChain,
+    pub(crate) plain: TestChain,
+    /// Two accounts, three slots, a deleted one, one that never was, and an account that never was.
+    pub(crate) keys: Vec<StateKey>,
 }
 
 impl HashedScene {
@@ -101,9 +101,9 @@ pub(crate) fn hashed() -> VectorFile {
     make.file
 }
 
-fn proofs(make: &mut VectorMaker, name: &str, scene: &HashedScene) {
+pub(crate) fn proofs(make: &mut VectorMaker, name: &str, scene: &HashedScene) {
     let HashedScene { hashed, plain, keys } = scene;
-    let (of, number) = (&*format!("{name}: several keys"), BLOCKS - 1);
+    let (of, number) = (&*format!("{name}: several keys"), hashed.tip() - 1);
     for (at, what) in
         [(0, "an account"), (2, "a slot"), (5, "a deleted slot"), (6, "no slot"), (7, "no account")]
     {
@@ -128,7 +128,7 @@ fn proofs(make: &mut VectorMaker, name: &str, scene: &HashedScene) {
     make.forged_bytes(of, "the proof of the same keys in plain form", None, edit);
 }
 
-fn answers(make: &mut VectorMaker, name: &str, scene: &HashedScene) {
+pub(crate) fn answers(make: &mut VectorMaker, name: &str, scene: &HashedScene) {
     let HashedScene { hashed, keys, .. } = scene;
     let tip = hashed.tip();
     let StateKey::Slot(address, slot) = keys[2] else { panic!("it is a slot") };

@@ -13,6 +13,7 @@ mod make_hashed;
 mod make_lmpt;
 mod make_lvmt;
 mod make_mpt;
+mod make_pbt;
 mod recorded;
 
 use format::VectorFile;
@@ -20,7 +21,7 @@ use format::VectorFile;
 type MakeVectors = fn() -> VectorFile;
 
 /// Files that are made in one or two seconds.
-const MADE: [(&str, MakeVectors); 11] = [
+const MADE: [(&str, MakeVectors); 13] = [
     ("mpt.json", make_mpt::mpt),
     ("mpt-archive.json", make_mpt::archive),
     ("eip1186.json", make_mpt::eip1186),
@@ -31,6 +32,8 @@ const MADE: [(&str, MakeVectors); 11] = [
     ("duptree.json", make_duptree::duptree),
     ("lmpt.json", make_lmpt::lmpt),
     ("bavl.json", make_bavl::bavl),
+    ("pbt.json", make_pbt::pbt),
+    ("pbt-hashed.json", make_pbt::hashed),
     ("hashed.json", make_hashed::hashed),
 ];
 
