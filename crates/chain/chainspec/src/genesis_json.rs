@@ -59,8 +59,12 @@ const BPO_FORKS: [ForkField; 6] = [
 
 const QUANTITY: &str = "a whole number: JSON number, decimal string or 0x hex, within range";
 
-/// Parses a genesis file into the parts of a specification.
-pub(crate) fn parse(json: &str) -> Result<ChainSpecParts, ChainSpecError> {
+/// The time from which on headers carry the root of the partitioned binary tree (EIP-8297). It is no
+/// fork of the execution rules, so `EthereumHardfork` does not have it.
+const BINARY_TREE_TIME: &str = "binaryTrieTime";
+
+/// Parses a genesis file.
+pub(crate) fn parse(json: &str) -> Result<ChainSpec, ChainSpecError> {
     let top = JsonObject::parse("", json)?;
     let genesis = header_fields(&top)?;
     let config = JsonObject::parse("config", top.required("config", "it holds the forks")?)?;
@@ -95,10 +99,11 @@ pub(crate) fn parse(json: &str) -> Result<ChainSpecParts, ChainSpecError> {
         })?),
     };
 
+    let binary_tree_time = binary_tree_time(&config, &forks)?;
     let blob_schedule = blob_schedule(&config, &forks)?;
     let mut conditions = forks.conditions();
     conditions.push((EthereumHardfork::Paris, paris));
-    Ok(ChainSpecParts {
+    let spec = ChainSpec::new(ChainSpecParts {
         name: format!("chain-{chain_id}"),
         chain_id,
         genesis,
@@ -107,7 +112,27 @@ pub(crate) fn parse(json: &str) -> Result<ChainSpecParts, ChainSpecError> {
         blob_schedule,
         deposit_contract,
         dao_fork,
-    })
+    });
+    Ok(spec.with_binary_tree_time(binary_tree_time))
+}
+
+/// The binary tree builds upon Cancun, from which on only contracts of the same transaction are
+/// destroyed (EIP-6780): else codes that no account has any more could not be told from the tree.
+fn binary_tree_time(
+    config: &JsonObject<'_>,
+    forks: &ForkActivations,
+) -> Result<Option<u64>, ChainSpecError> {
+    let Some(time) = config.u64(BINARY_TREE_TIME)? else { return Ok(None) };
+    match forks.at(EthereumHardfork::Cancun) {
+        None => Err(config.missing("cancunTime", "config.binaryTrieTime builds upon it")),
+        Some(cancun) if cancun > time => Err(ChainSpecError::ForkOrder {
+            earlier: "cancunTime",
+            earlier_at: cancun,
+            later: BINARY_TREE_TIME,
+            later_at: time,
+        }),
+        Some(_) => Ok(Some(time)),
+    }
 }
 
 /// Everything outside `config`.
@@ -210,7 +235,9 @@ struct ForkActivations(Vec<(ForkField, u64)>);
 impl ForkActivations {
     fn read(config: &JsonObject<'_>) -> Result<Self, ChainSpecError> {
         let known_time = |key: &str| {
-            TIME_FORKS.iter().chain(&BPO_FORKS).any(|(name, ..)| name.eq_ignore_ascii_case(key))
+            let mut names = TIME_FORKS.iter().chain(&BPO_FORKS).map(|(name, ..)| *name);
+            names.any(|name| name.eq_ignore_ascii_case(key))
+                || BINARY_TREE_TIME.eq_ignore_ascii_case(key)
         };
         if let Some(unknown) =
             config.present_keys().find(|key| key.ends_with("Time") && !known_time(key))

@@ -7,6 +7,8 @@
 //! * **terminal total difficulty** (TTD): the sum of difficulties that ends proof of work.
 //! * **blob schedule**: target, maximum and fee fraction of blobs, by fork and by time (EIP-7840,
 //!   EIP-7892).
+//! * **binary tree time**: the time from which on headers carry the root of the partitioned binary
+//!   tree (EIP-8297), if the chain has one. Before it they carry that of the Merkle Patricia trie.
 //! * **allocation** (alloc): the accounts that exist in block 0.
 //!
 //! # Where things are

@@ -174,7 +174,7 @@ impl ChainSpec {
     /// # Errors
     /// [`ChainSpecError`] naming the missing or odd field.
     pub fn from_genesis_json(json: &str) -> Result<Self, ChainSpecError> {
-        let spec = Self::new(genesis_json::parse(json)?);
+        let spec = genesis_json::parse(json)?;
         Ok(match spec.genesis_hash() {
             MAINNET_GENESIS_HASH => spec.with_merge_block(MAINNET_PARIS_BLOCK),
             SEPOLIA_GENESIS_HASH => spec.with_merge_block(SEPOLIA_PARIS_BLOCK),

@@ -68,6 +68,7 @@ pub struct ChainSpec {
     blob_schedule: BlobScheduleBlobParams,
     deposit_contract: Option<Address>,
     dao_fork: Option<DaoFork>,
+    binary_tree_time: Option<u64>,
     /// The same chain with Paris active, where the merge block is unknown. Built on first use.
     merged: OnceLock<Arc<Self>>,
 }
@@ -110,6 +111,7 @@ impl ChainSpec {
             blob_schedule,
             deposit_contract,
             dao_fork,
+            binary_tree_time: None,
             merged: OnceLock::new(),
         }
     }
@@ -175,6 +177,35 @@ impl ChainSpec {
         self.genesis_header = SealedHeader::seal_slow(header);
         self.merged = OnceLock::new();
         self
+    }
+
+    /// The same chain, whose headers carry the root of the partitioned binary tree (EIP-8297) from
+    /// this time on, in seconds; with `None` they never do. The header of block 0 keeps its root: if
+    /// it lies in that time too, [`with_genesis_state_root`](Self::with_genesis_state_root) gives it
+    /// the right one.
+    pub fn with_binary_tree_time(mut self, time: Option<u64>) -> Self {
+        self.binary_tree_time = time;
+        self.merged = OnceLock::new();
+        self
+    }
+
+    /// The time from which on headers carry the root of the partitioned binary tree (EIP-8297), in
+    /// seconds: `binaryTrieTime` of a genesis file. `None` if they never do.
+    pub const fn binary_tree_time(&self) -> Option<u64> {
+        self.binary_tree_time
+    }
+
+    /// Whether a header with this timestamp carries the root of the partitioned binary tree.
+    pub const fn is_binary_tree_active_at_timestamp(&self, timestamp: u64) -> bool {
+        match self.binary_tree_time {
+            Some(time) => timestamp >= time,
+            None => false,
+        }
+    }
+
+    /// Whether the header of block 0 carries the root of the partitioned binary tree.
+    pub fn has_binary_genesis(&self) -> bool {
+        self.is_binary_tree_active_at_timestamp(self.genesis.timestamp)
     }
 
     /// Fixes the number of the first proof-of-stake block, once it is known.

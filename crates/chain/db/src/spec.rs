@@ -45,13 +45,39 @@ impl ReadTxn {
                 genesis: metadata.genesis,
             })?,
         };
-        let genesis = genesis_of(&metadata);
+        let own = self.with_own_genesis(&spec)?;
+        let genesis = genesis_of(&metadata).zip(own.as_ref());
         if metadata.chain_id != spec.chain_id()
-            || genesis.is_some_and(|genesis| genesis != spec.genesis_hash())
+            || genesis.is_some_and(|(genesis, own)| genesis != own.genesis_hash())
         {
             return Err(damaged("the chain is not the one of the datadir's identity").into());
         }
-        Ok(spec)
+        Ok(own.unwrap_or(spec))
+    }
+
+    /// The chain that was stored last, as its genesis file has it; `None` if none is.
+    ///
+    /// # Errors
+    /// If the note is damaged.
+    pub fn genesis_file(&self) -> Result<Option<Arc<ChainSpec>>, ReadError> {
+        self.stored_spec()
+    }
+
+    /// The chain with the state root of the datadir's block 0, if that is a root of the partitioned
+    /// binary tree: a genesis file alone does not tell it. `None` if block 0 is not kept.
+    ///
+    /// # Errors
+    /// If block 0 cannot be read.
+    pub fn with_own_genesis(
+        &self,
+        spec: &Arc<ChainSpec>,
+    ) -> Result<Option<Arc<ChainSpec>>, ReadError> {
+        if !spec.has_binary_genesis() {
+            return Ok(Some(spec.clone()));
+        }
+        let Some(hash) = self.canonical_hash(0)? else { return Ok(None) };
+        let Some(header) = self.header(&hash)? else { return Ok(None) };
+        Ok(Some(Arc::new(ChainSpec::clone(spec).with_genesis_state_root(header.state_root))))
     }
 
     /// Fails if `given` is not the chain of the datadir.
@@ -64,8 +90,9 @@ impl ReadTxn {
             None => self.stored_spec()?.map(|spec| spec.genesis_hash()),
             genesis => genesis,
         };
+        let own = self.with_own_genesis(&Arc::new(given.clone()))?;
         if metadata.chain_id == given.chain_id()
-            && found.is_none_or(|genesis| genesis == given.genesis_hash())
+            && found.zip(own).is_none_or(|(genesis, own)| genesis == own.genesis_hash())
         {
             return Ok(());
         }
@@ -109,6 +136,7 @@ fn note_of(spec: &ChainSpec) -> Option<String> {
     let known = KNOWN_CHAINS.contains(&spec.name()).then(|| parse_chain(spec.name()));
     if let Some(Ok(known)) = known
         && (known.chain_id(), known.genesis_hash()) == (spec.chain_id(), spec.genesis_hash())
+        && known.binary_tree_time() == spec.binary_tree_time()
     {
         return Some(spec.name().to_owned());
     }

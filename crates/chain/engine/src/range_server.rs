@@ -3,7 +3,7 @@
 use crate::{state::StateNeed, state_server::is_gone, view::LiveView};
 use alloy_primitives::B256;
 use parking_lot::Mutex;
-use retrie_pipeline::PipelineError;
+use retrie_pipeline::{PipelineError, RootKind};
 use retrie_state::RangeServer;
 use std::{
     collections::VecDeque,
@@ -121,12 +121,14 @@ impl RangeServers {
     }
 }
 
-/// The hash of the latest canonical block with this state root, not far below the head.
+/// The hash of the latest canonical block with this state root, not far below the head. The ranges
+/// are proven by the Merkle Patricia trie, so a root of the binary tree counts as unknown.
 fn recent_block(view: &LiveView, root: B256) -> Result<Option<B256>, PipelineError> {
     let mut next = Some(view.head().clone());
     for _ in 0..=RECENT_BLOCKS {
         let Some(header) = next else { return Ok(None) };
-        if header.state_root == root {
+        let kind = view.live().chain().root_kind(header.timestamp);
+        if header.state_root == root && kind == RootKind::Merkle {
             return Ok(Some(header.hash()));
         }
         next = match header.number {

@@ -9,7 +9,7 @@ use alloy_primitives::{Address, B256, Bytes};
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_db::ChainRead;
 use retrie_execution::{BlockHashes, CodeReader, ExecutionInput, LayeredState};
-use retrie_pipeline::{PipelineError, StatePatch};
+use retrie_pipeline::{PipelineError, SessionSet, StatePatch, StoreSetId};
 use retrie_state::{BlockRef, StateError, StateKey, StateReader, StateValue, StoreError};
 use retrie_state_store::{StateId, StateProvider, StateSession};
 use std::{fmt, sync::Arc};
@@ -163,6 +163,18 @@ impl LiveView {
         match self.executed(hash) {
             Some(block) => Ok(store.begin(StateId::Proposal(&block.states.own))?),
             None => Ok(store.begin(StateId::Block(*hash))?),
+        }
+    }
+
+    /// Opens sessions on the state after a known block, in the own store and in the referee's.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn begin_all(&self, hash: &B256) -> Result<SessionSet<'_>, PipelineError> {
+        let states = self.live().chain().states();
+        match self.executed(hash) {
+            Some(block) => Ok(states.begin(StoreSetId::Proposals(&block.states))?),
+            None => Ok(states.begin(StoreSetId::Block(*hash))?),
         }
     }
 

@@ -7,7 +7,7 @@ use retrie_chainspec::primitives::{
     BlockBody, Header, Receipt, RecoveredBlock, SealedHeader, Transaction,
 };
 use retrie_db::{ChainRead, KeyPreimage, LogQuery, ReadTxn, StoredTransaction};
-use retrie_pipeline::{BlockWithReceipts, ExecutedBlock, PipelineError, StatePatch};
+use retrie_pipeline::{BlockWithReceipts, ExecutedBlock, PipelineError, RootKind, StatePatch};
 use retrie_state::{AccountKey, BlockRef};
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
@@ -234,6 +234,43 @@ impl LiveView {
             Some(block) => Ok(Some(block.states.own.root())),
             None => Ok(self.read.root(hash, self.live.chain().state().identity().name)?),
         }
+    }
+
+    /// The other root of a known block, on a chain that switches to the binary tree: of the kind that
+    /// its header would carry on the other side of the switch. `None` if no store computes it.
+    pub fn shadow_root(&self, block: &SealedHeader) -> Result<Option<B256>, PipelineError> {
+        let states = self.live.chain().states();
+        let Some((store, is_referee)) = states.shadow_store(block.timestamp) else {
+            return Ok(None);
+        };
+        match self.snapshot.blocks.get(&block.hash()) {
+            Some(block) if is_referee => Ok(block.roots().referee),
+            Some(block) => Ok(Some(block.roots().own)),
+            None => Ok(self.read.root(&block.hash(), store.identity().name)?),
+        }
+    }
+
+    /// The last canonical block whose header carries the root of the Merkle Patricia trie, if the
+    /// header of a block above it carries that of the binary tree.
+    pub fn last_merkle_block(&self) -> Result<Option<SealedHeader>, PipelineError> {
+        let kind = |header: &SealedHeader| self.live.chain().root_kind(header.timestamp);
+        if kind(self.head()) == RootKind::Merkle {
+            return Ok(None);
+        }
+        // Times rise with numbers. Headers that are not kept count as earlier ones.
+        let (mut below, mut above) = (None, self.head().number);
+        let mut first = 0;
+        while first < above {
+            let middle = first.midpoint(above);
+            match self.header_by_number(middle)? {
+                Some(header) if kind(&header) == RootKind::Binary => above = middle,
+                found => {
+                    below = found;
+                    first = middle + 1;
+                }
+            }
+        }
+        Ok(below)
     }
 
     /// A block in memory, with its state.

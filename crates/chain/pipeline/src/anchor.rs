@@ -260,7 +260,8 @@ impl ChainStore {
             let dump = dump.root();
             return Err(AnchorError::OtherState { dump, number, hash, header }.into());
         }
-        Self::create(options, |chain| chain.load(anchor, dump, stop, progress))
+        let first = anchor.header().timestamp;
+        Self::create(options, first, |chain| chain.load(anchor, dump, stop, progress))
     }
 
     /// Creates a datadir whose chain begins with `anchor` and a state that came in chunks; all of
@@ -275,16 +276,18 @@ impl ChainStore {
         anchor: &ChainAnchor,
         state: ChunkedState<'_>,
     ) -> Result<(Self, LoadedState), PipelineError> {
-        Self::create(options, |chain| chain.load_chunks(anchor, state))
+        let first = anchor.header().timestamp;
+        Self::create(options, first, |chain| chain.load_chunks(anchor, state))
     }
 
     fn create(
         options: ChainOptions,
+        first: u64,
         load: impl FnOnce(&Self) -> Result<LoadedState, PipelineError>,
     ) -> Result<(Self, LoadedState), PipelineError> {
         let folder = options.datadir.join(DB_FOLDER);
         let is_new = !folder.exists();
-        let created = Self::open_stores(options).and_then(|chain| {
+        let created = Self::open_stores(options, Some(first)).and_then(|chain| {
             let tip = chain.db.begin_read()?.tip()?;
             if let Some(tip) = tip {
                 let datadir = chain.db.datadir().to_owned();

@@ -80,7 +80,7 @@ pub struct BuildOverrides<'a> {
 pub struct BlockBuilder<'a> {
     /// Rules of the chain.
     pub spec: &'a Arc<ChainSpec>,
-    /// The states. Their [header root](crate::RootSet::header) goes into the headers.
+    /// The states. Their [header root](StoreSet::header_root) goes into the headers.
     pub states: &'a StoreSet,
     /// Codes of contracts.
     pub codes: &'a dyn CodeReader,
@@ -205,7 +205,7 @@ impl BlockBuilder<'_> {
         let spec = self.spec.for_header(&block.header);
         let (states, _) = session.finish(&outcome.delta)?;
         let header = &mut block.header;
-        header.state_root = states.roots().header();
+        header.state_root = self.states.header_root(states.roots(), header.timestamp);
         header.receipts_root = receipts_root;
         header.logs_bloom = outcome.logs_bloom();
         header.gas_used = outcome.gas_used;

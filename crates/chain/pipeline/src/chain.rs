@@ -1,10 +1,9 @@
 //! An open datadir: the chain's tables and its states.
 
 use crate::{
-    ChainSetupError, PipelineError, ProposalSet, RootSet, StoreSet, StoreSetId,
-    entries::SortedEntries,
-    preimages::PreimageSorter,
-    store_set::{EntrySource, StateBackends},
+    ChainSetupError, PipelineError, ProposalSet, RootKind, RootSet, StoreSet, StoreSetId,
+    entries::SortedEntries, preimages::PreimageSorter, state_backends::StateBackends,
+    store_set::EntrySource,
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_chainspec::{
@@ -12,7 +11,8 @@ use retrie_chainspec::{
     primitives::{BlockBody, SealedHeader},
 };
 use retrie_db::{
-    ChainRead, DatabaseEnv, DatadirMetadata, NewBlock, OpenOptions, StateRootMode, WriteTxn,
+    ChainRead, DatabaseEnv, DatadirMetadata, NewBlock, OpenOptions, ReadTxn, StateRootMode,
+    WriteTxn,
 };
 use retrie_state::{
     Account, AnyBackend, BackendKey, BlockRef, DeltaBuilder, KeyForm, StateDelta, StateError,
@@ -36,7 +36,7 @@ pub struct ChainOptions {
     pub spec: Arc<ChainSpec>,
     /// The state backend.
     pub backend: Arc<dyn AnyBackend>,
-    /// A backend with Ethereum's roots that runs beside it on the same deltas.
+    /// A backend with the roots of headers that runs beside it on the same deltas.
     pub referee: Option<Arc<dyn AnyBackend>>,
     /// What header state roots mean.
     pub root_mode: StateRootMode,
@@ -50,15 +50,33 @@ pub struct ChainOptions {
 
 impl ChainOptions {
     /// Rules and genesis of the chain that the datadir holds. A chain whose headers have the
-    /// backend's own roots has its own genesis block.
+    /// backend's own roots has its own genesis block, and a genesis file does not tell the root of
+    /// the binary tree, if block 0 has that.
     ///
     /// # Errors
-    /// As [`native_spec`].
+    /// As [`native_spec`]; [`ChainSetupError::NoBinaryGenesis`].
     pub fn own_spec(&self) -> Result<Arc<ChainSpec>, PipelineError> {
         match self.root_mode {
             StateRootMode::Native => native_spec(&self.spec, &self.backend),
+            _ if self.spec.has_binary_genesis() => {
+                let mut backends = std::iter::once(&self.backend).chain(&self.referee);
+                let binary = backends.find(|backend| backend.profile().binary_root);
+                let missing = || ChainSetupError::NoBinaryGenesis {
+                    chain: self.spec.name().to_owned(),
+                    own: self.backend.identity().name,
+                    referee: self.referee.as_ref().map(|referee| referee.identity().name),
+                };
+                native_spec(&self.spec, binary.ok_or_else(missing)?)
+            }
             StateRootMode::Header | StateRootMode::Shadow => Ok(self.spec.clone()),
         }
+    }
+
+    /// The kind of state root that headers with this timestamp carry, unless they carry the
+    /// backend's own ([`StateRootMode::Native`]).
+    pub fn root_kind(&self, timestamp: u64) -> RootKind {
+        let time = StateBackends::binary_tree_time(&self.spec, self.root_mode);
+        RootKind::at(time, timestamp)
     }
 }
 
@@ -195,7 +213,7 @@ impl ChainStore {
     }
 
     fn open_with(options: ChainOptions, genesis: GenesisState<'_>) -> Result<Self, PipelineError> {
-        let chain = Self::open_stores(options)?;
+        let chain = Self::open_stores(options, None)?;
         if chain.db.begin_read()?.tip()?.is_none() {
             match genesis {
                 GenesisState::Padded(padding) if !padding.is_empty() => {
@@ -212,20 +230,37 @@ impl ChainStore {
         Ok(chain)
     }
 
-    /// Opens or creates the datadir. It may still have no block.
-    pub(crate) fn open_stores(options: ChainOptions) -> Result<Self, PipelineError> {
+    /// Opens or creates the datadir. It may still have no block; then it will begin with the state
+    /// of a block with the timestamp `first`, by default of genesis.
+    pub(crate) fn open_stores(
+        options: ChainOptions,
+        first: Option<u64>,
+    ) -> Result<Self, PipelineError> {
         let spec = options.own_spec()?;
         let ChainOptions { spec: file, backend, referee, root_mode, datadir, mut db, store } =
             options;
         let identity = backend.identity().clone();
-        let backends = StateBackends { own: backend, referee, root_mode };
+        let backends = StateBackends {
+            own: backend,
+            referee,
+            root_mode,
+            keys: store.keys,
+            binary_tree_time: StateBackends::binary_tree_time(&spec, root_mode),
+        };
         backends.check()?;
+        let first = first.unwrap_or_else(|| spec.genesis_header().timestamp);
+        if !datadir.join(DB_FOLDER).exists() {
+            backends.check_eras(spec.name(), first)?;
+        }
         db.state_tables = backends.tables();
         let (retention, preimages) = (db.retention, db.preimages);
         if preimages == Some(true) && store.keys.is_plain() {
             return Err(ChainSetupError::PlainPreimages { datadir }.into());
         }
         let db = DatabaseEnv::open_or_create(&datadir, &db)?;
+        let first = first_state_time(&db.begin_read()?)?.unwrap_or(first);
+        backends.check_eras(spec.name(), first)?;
+        check_binary_tree_time(&db, &spec)?;
         let expected = DatadirMetadata::new(
             spec.chain_id(),
             spec.genesis_hash(),
@@ -269,6 +304,18 @@ impl ChainStore {
     /// What header state roots mean.
     pub const fn root_mode(&self) -> StateRootMode {
         self.states.root_mode()
+    }
+
+    /// The kind of state root that headers with this timestamp carry, unless they carry the
+    /// backend's own ([`StateRootMode::Native`]).
+    pub const fn root_kind(&self, timestamp: u64) -> RootKind {
+        self.states.root_kind(timestamp)
+    }
+
+    /// The time from which on headers carry the root of the binary tree; `None` if they never do, or
+    /// carry the backend's own roots.
+    pub const fn binary_tree_time(&self) -> Option<u64> {
+        self.states.binary_tree_time()
     }
 
     /// Whether computed roots, the backend's own or the referee's, are compared with the header
@@ -404,6 +451,29 @@ impl ChainStore {
         self.flush()?;
         Ok(self.db.state_store().disk_bytes()? + self.states.file_bytes()?)
     }
+}
+
+/// The timestamp of the first canonical block with a state; `None` if there is no block.
+fn first_state_time(read: &ReadTxn) -> Result<Option<u64>, PipelineError> {
+    let Some(hash) = read.canonical_hash(read.anchor()?)? else { return Ok(None) };
+    Ok(read.header(&hash)?.map(|header| header.timestamp))
+}
+
+/// Refuses a chain that switches to the binary tree at another time than the one that the datadir
+/// was made for, if its blocks are past one of the two. On a chain of native roots nothing switches.
+fn check_binary_tree_time(db: &DatabaseEnv, spec: &ChainSpec) -> Result<(), PipelineError> {
+    let read = db.begin_read()?;
+    let (Some(tip), Some(metadata)) = (read.tip()?, read.metadata()?) else { return Ok(()) };
+    let Some(kept) = read.genesis_file()? else { return Ok(()) };
+    let (kept, given) = (kept.binary_tree_time(), spec.binary_tree_time());
+    let earlier = kept.into_iter().chain(given).min();
+    let tip_time = read.header(&tip.hash)?.map_or(0, |header| header.timestamp);
+    let is_decided = earlier.is_some_and(|time| time <= tip_time);
+    if kept == given || !is_decided || metadata.state_root == StateRootMode::Native {
+        return Ok(());
+    }
+    let datadir = db.datadir().to_owned();
+    Err(ChainSetupError::BinaryTreeTime { datadir, kept, given, tip, tip_time }.into())
 }
 
 /// Entries with plain keys that can be read only once. Enough if there is no referee.

@@ -1,6 +1,6 @@
 //! Why an import or a replay stopped. Every message names the block or file, and the cause.
 
-use crate::{ImportedPreimages, MissingPreimages};
+use crate::{ImportedPreimages, MissingPreimages, RootKind};
 use alloy_primitives::{B256, U256};
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_consensus::ConsensusError;
@@ -164,6 +164,15 @@ pub enum InvalidBlockError {
     },
 }
 
+/// Names the referee after the backend.
+fn with_referee(referee: Option<&str>) -> String {
+    referee.map_or_else(String::new, |referee| format!(" with the referee {referee}"))
+}
+
+fn time_text(time: Option<u64>) -> String {
+    time.map_or_else(|| "none".to_owned(), |time| time.to_string())
+}
+
 /// Why a chain, its datadir, its blocks and its backends do not fit together.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -193,6 +202,72 @@ pub enum ChainSetupError {
     NoHeaderRoot {
         /// Backend name.
         backend: &'static str,
+    },
+    /// The stores check only some of the header roots of a chain that switches to the binary tree.
+    #[error(
+        "the headers of chain {chain} carry the root of the {} {} time {time} (binaryTrieTime), \
+         which {own}{}{} cannot check",
+        kind.tree(),
+        if *kind == RootKind::Merkle { "before" } else { "from" },
+        if *is_shadow { " (--state-root shadow)" } else { "" },
+        with_referee(*referee)
+    )]
+    UncheckedRoots {
+        /// Chain name.
+        chain: String,
+        /// The time of the switch.
+        time: u64,
+        /// The kind of root that no store computes.
+        kind: RootKind,
+        /// The backend.
+        own: &'static str,
+        /// Whether its roots are not compared with those of headers.
+        is_shadow: bool,
+        /// The referee.
+        referee: Option<&'static str>,
+    },
+    /// The genesis header carries the binary tree's root, and it cannot be computed.
+    #[error(
+        "block 0 of chain {chain} carries the root of the partitioned binary tree, which {own}{} does \
+         not compute",
+        with_referee(*referee)
+    )]
+    NoBinaryGenesis {
+        /// Chain name.
+        chain: String,
+        /// The backend.
+        own: &'static str,
+        /// The referee.
+        referee: Option<&'static str>,
+    },
+    /// The binary tree of the headers is one over plain keys.
+    #[error(
+        "backend {backend} cannot compute the header roots of the partitioned binary tree from \
+         hashed keys"
+    )]
+    HashedBinaryTree {
+        /// Backend name.
+        backend: &'static str,
+    },
+    /// Another binary tree time, where the datadir already has blocks that one of the two decides.
+    #[error(
+        "the datadir {} was made for the binaryTrieTime {}, and the chain has {} now, but block \
+         {tip} at time {tip_time} is past the earlier one: its headers already have the other roots",
+        datadir.display(),
+        time_text(*kept),
+        time_text(*given)
+    )]
+    BinaryTreeTime {
+        /// The datadir.
+        datadir: PathBuf,
+        /// The time that its blocks were checked by.
+        kept: Option<u64>,
+        /// The chain's time now.
+        given: Option<u64>,
+        /// Tip of the datadir.
+        tip: BlockRef,
+        /// Its timestamp.
+        tip_time: u64,
     },
     /// Preimages are for hashed keys.
     #[error(

@@ -98,6 +98,8 @@ mod preimages;
 mod recover;
 pub mod replay;
 pub mod report;
+mod root_kind;
+mod state_backends;
 mod store_set;
 mod stream;
 #[cfg(feature = "testkit")]
@@ -125,6 +127,7 @@ pub use preimages::{
     missing_preimages,
 };
 pub use recover::recover_senders;
+pub use root_kind::RootKind;
 pub use store_set::{ProposalSet, RootSet, SessionSet, StoreSet, StoreSetId, state_folder};
 pub use stream::{BlockStream, PreparedBlock, prepare};
 pub use tree::{

@@ -218,7 +218,9 @@ impl ChainMigration<'_> {
         }
         let note = if history { HISTORY_NOTE } else { TIP_NOTE };
         to.db.unfinished = Some(note.to_owned());
-        let chain = ChainStore::open_stores(to)?;
+        let first_header = from.header(&first_state.hash)?;
+        let first_time = first_header.map(|header| header.timestamp);
+        let chain = ChainStore::open_stores(to, first_time)?;
         let run = MigrationTask { from, old: &old, chain: &chain, first_state, history, stop };
         run.accept_datadir(note)?;
         if let Some(begun) = &begun {
@@ -466,10 +468,11 @@ impl MigrationTask<'_> {
         };
         // Copies roots that the stores of the new datadir would have computed.
         let roots = read.roots(&hash)?;
+        let kind = self.chain.root_kind(header.timestamp);
         for (store, _) in self.chain.states.stores() {
             let name = store.identity().name;
             let is_same = |(of, root): &&(String, B256)| of == name && *root == header.state_root;
-            if store.backend().profile().ethereum_root
+            if kind.is_of(&store.backend().profile())
                 && let Some((_, root)) = roots.iter().find(is_same)
             {
                 txn.insert_root(&hash, name, root)?;

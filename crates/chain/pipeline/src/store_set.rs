@@ -1,10 +1,15 @@
-//! The states of one chain: the own backend's and, if there is one, the referee's, whose roots are
-//! Ethereum's. Both change together or not at all.
+//! The states of one chain: the own backend's and, if there is one, the referee's, whose roots
+//! headers carry. Both change together or not at all.
 //!
 //! ```text
 //!  begin(id) -> SessionSet --finish(delta)--> ProposalSet --seal(hash)-->
 //!     StoreSetTxn: rows of the chain, commit | revert | load of each state --finish--> one commit
 //! ```
+//!
+//! Both stores get every delta, whatever [kind](RootKind) of root a header carries, so a reorg across
+//! the switch to the binary tree is like any other. The roots of stores that fit the header's time
+//! are compared with it; other roots are recorded beside it. A chain whose headers carry the own
+//! backend's roots (`StateRootMode::Native`) never switches.
 //!
 //! # Locks
 //!
@@ -16,14 +21,16 @@
 //! transaction.
 
 use crate::{
-    ChainSetupError, InvalidBlockError, PipelineError, RootMismatch, preimages::DeltaPreimages,
+    ChainSetupError, InvalidBlockError, PipelineError, RootKind, RootMismatch,
+    preimages::DeltaPreimages,
+    state_backends::{REFEREE_PREFIX, StateBackends, referee_names},
 };
 use alloy_primitives::B256;
 use parking_lot::{Mutex, MutexGuard};
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_db::{ChainRead, DatabaseEnv, ReadTxn, StateRootMode, WriteTxn};
 use retrie_state::{
-    AnyBackend, BackendKey, BlockRef, ChunkId, DeltaBatch, RowTable, StateDelta, StateError,
+    AnyBackend, BackendKey, BackendProfile, BlockRef, ChunkId, DeltaBatch, StateDelta, StateError,
     StateKey, StateValue, StoreError,
 };
 use retrie_state_store::{
@@ -36,10 +43,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Names of the referee's tables start with this.
-const REFEREE_PREFIX: &str = "Referee";
-/// First table id of the referee; the ids of backends lie below.
-const REFEREE_FIRST_ID: u8 = 0x80;
 /// The state directory within the datadir, for files of backends. Files there that no block names
 /// are deleted, so nothing else may use this folder.
 const STATE_FOLDER: &str = "db/state-files";
@@ -109,17 +112,16 @@ pub struct RootSet {
     pub referee: Option<B256>,
 }
 
-impl RootSet {
-    /// The root that the header of a block built on these states has.
-    pub fn header(&self) -> B256 {
-        self.referee.unwrap_or(self.own)
-    }
-}
-
 #[derive(Debug)]
 struct RefereeStore {
     store: StateStore,
     names: TableNamespace,
+}
+
+impl RefereeStore {
+    fn profile(&self) -> BackendProfile {
+        self.store.backend().profile()
+    }
 }
 
 /// The state stores of one chain.
@@ -128,35 +130,9 @@ pub struct StoreSet {
     own: StateStore,
     referee: Option<RefereeStore>,
     root_mode: StateRootMode,
+    binary_tree_time: Option<u64>,
     keeps_preimages: bool,
     turn: Mutex<()>,
-}
-
-/// The backends of a store set.
-pub(crate) struct StateBackends {
-    pub(crate) own: Arc<dyn AnyBackend>,
-    pub(crate) referee: Option<Arc<dyn AnyBackend>>,
-    pub(crate) root_mode: StateRootMode,
-}
-
-impl StateBackends {
-    /// Refuses backends without Ethereum's roots if they have to check header roots.
-    pub(crate) fn check(&self) -> Result<(), ChainSetupError> {
-        let own = (self.root_mode == StateRootMode::Header).then_some(&self.own);
-        for backend in own.into_iter().chain(&self.referee) {
-            if !backend.profile().ethereum_root {
-                return Err(ChainSetupError::NoHeaderRoot { backend: backend.identity().name });
-            }
-        }
-        Ok(())
-    }
-
-    /// The tables that the backends need.
-    pub(crate) fn tables(&self) -> Vec<RowTable> {
-        let mut tables = StateStore::tables(&*self.own);
-        tables.extend(self.referee.iter().flat_map(|referee| referee_names(&**referee).tables()));
-        tables
-    }
 }
 
 impl StoreSet {
@@ -166,7 +142,7 @@ impl StoreSet {
         backends: StateBackends,
         options: StoreOptions,
     ) -> Result<Self, PipelineError> {
-        let StateBackends { own, referee, root_mode } = backends;
+        let StateBackends { own, referee, root_mode, binary_tree_time, .. } = backends;
         let dir = |is_referee| make_state_folder(db.datadir(), is_referee).map(Some);
         let keeps_preimages = !options.keys.is_plain() && db.begin_read()?.keeps_preimages()?;
         let kv = db.state_store();
@@ -182,7 +158,8 @@ impl StoreSet {
                 Some(RefereeStore { store, names })
             }
         };
-        Ok(Self { own, referee, root_mode, keeps_preimages, turn: Mutex::new(()) })
+        let turn = Mutex::new(());
+        Ok(Self { own, referee, root_mode, binary_tree_time, keeps_preimages, turn })
     }
 
     /// One of the states in a snapshot, made by `backend`, opened to be read only.
@@ -217,8 +194,21 @@ impl StoreSet {
             own,
             referee: None,
             root_mode: StateRootMode::Native,
+            binary_tree_time: None,
             keeps_preimages: false,
             turn: Mutex::new(()),
+        }
+    }
+
+    /// Two stores beside each other, for blocks of a chain that switches to the binary tree and that
+    /// are built outside a datadir. Both have header roots, each at its time.
+    pub fn pair(own: StateStore, referee: StateStore, binary_tree_time: u64) -> Self {
+        let names = referee_names(referee.backend());
+        Self {
+            referee: Some(RefereeStore { store: referee, names }),
+            root_mode: StateRootMode::Header,
+            binary_tree_time: Some(binary_tree_time),
+            ..Self::single(own)
         }
     }
 
@@ -242,15 +232,46 @@ impl StoreSet {
         [(&self.own, false)].into_iter().chain(self.referee().map(|store| (store, true)))
     }
 
-    /// The store whose roots are in the headers of blocks built on these states, and the state `at`
-    /// in it.
-    fn header_store<'a>(
+    /// The time from which on headers carry the binary tree's root.
+    pub const fn binary_tree_time(&self) -> Option<u64> {
+        self.binary_tree_time
+    }
+
+    /// The kind of root that headers with this timestamp carry.
+    pub const fn root_kind(&self, timestamp: u64) -> RootKind {
+        RootKind::at(self.binary_tree_time, timestamp)
+    }
+
+    /// The root that the header of a block with these states and this timestamp carries. If no store
+    /// computes it, the root of a store that it does not carry.
+    pub fn header_root(&self, roots: RootSet, timestamp: u64) -> B256 {
+        let kind = self.root_kind(timestamp);
+        match (&self.referee, roots.referee) {
+            (Some(referee), Some(root)) if kind.is_of(&referee.profile()) => root,
+            (_, Some(root)) if !kind.is_of(&self.own.backend().profile()) => root,
+            _ => roots.own,
+        }
+    }
+
+    /// The store with the root of the other kind than headers with this timestamp carry, and whether
+    /// it is the referee's.
+    pub fn shadow_store(&self, timestamp: u64) -> Option<(&StateStore, bool)> {
+        if self.root_mode == StateRootMode::Native {
+            return None;
+        }
+        let kind = self.root_kind(timestamp).other();
+        self.stores().find(|(store, _)| kind.is_of(&store.backend().profile()))
+    }
+
+    /// The store whose roots are in receipts before Byzantium of blocks built on these states, and
+    /// the state `at` in it.
+    fn receipt_store<'a>(
         &self,
         at: StoreSetId<'a>,
     ) -> Result<(&StateStore, StateId<'a>), StateError> {
         match &self.referee {
-            Some(referee) => Ok((&referee.store, at.referee()?)),
-            None => Ok((&self.own, at.own())),
+            Some(referee) if referee.profile().ethereum_root => Ok((&referee.store, at.referee()?)),
+            _ => Ok((&self.own, at.own())),
         }
     }
 
@@ -291,7 +312,7 @@ impl StoreSet {
         &'a self,
         at: StoreSetId<'a>,
     ) -> Result<ReceiptRoots<'a>, StateError> {
-        let (store, at) = self.header_store(at)?;
+        let (store, at) = self.receipt_store(at)?;
         Ok(ReceiptRoots { store, at, last: None, roots: Vec::new(), time: Duration::ZERO })
     }
 
@@ -326,8 +347,8 @@ impl StoreSet {
 
     // -- roots ------------------------------------------------------------------------------------
 
-    /// Compares computed roots with the header's root, where the root mode allows it. Returns how
-    /// many header roots were compared: 0 or 1.
+    /// Compares computed roots with the header's root, where the root mode and the header's time
+    /// allow it. Returns how many header roots were compared: 0 or 1.
     ///
     /// # Errors
     /// [`InvalidBlockError::StateRoot`] for the first root that differs.
@@ -336,8 +357,15 @@ impl StoreSet {
         header: &SealedHeader,
         roots: RootSet,
     ) -> Result<u64, InvalidBlockError> {
-        let own = (self.root_mode != StateRootMode::Shadow).then_some((&self.own, roots.own));
-        let refereed = self.referee().zip(roots.referee);
+        let kind = self.root_kind(header.timestamp);
+        let fits = |store: &StateStore| kind.is_of(&store.backend().profile());
+        let is_own = match self.root_mode {
+            StateRootMode::Header => fits(&self.own),
+            StateRootMode::Shadow => false,
+            StateRootMode::Native => true,
+        };
+        let own = is_own.then_some((&self.own, roots.own));
+        let refereed = self.referee().zip(roots.referee).filter(|(store, _)| fits(store));
         let mut checked = 0;
         for (store, got) in own.into_iter().chain(refereed) {
             let expected = header.state_root;
@@ -636,11 +664,6 @@ impl StoreSetTxn<'_> {
         }
         Ok(())
     }
-}
-
-/// The table namespace of a referee.
-fn referee_names(referee: &dyn AnyBackend) -> TableNamespace {
-    TableNamespace::new(REFEREE_PREFIX, REFEREE_FIRST_ID, &StateStore::tables(referee))
 }
 
 /// The folder for the files of the own state, or of the referee's.

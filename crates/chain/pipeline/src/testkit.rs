@@ -8,7 +8,7 @@
 //! The functions panic on errors.
 
 use crate::{
-    BlockAttributes, BlockBuilder, BuildParent, ProposalSet, StoreSet, StoreSetId,
+    BlockAttributes, BlockBuilder, BuildParent, ProposalSet, RootSet, StoreSet, StoreSetId,
     chain::{genesis_delta, native_spec},
 };
 use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy};
@@ -309,14 +309,39 @@ impl TestChain {
         Self::with(genesis_json, spec, backend)
     }
 
-    fn with(genesis_json: String, spec: Arc<ChainSpec>, backend: Arc<dyn AnyBackend>) -> Self {
-        let store = Arc::new(MemoryStore::new());
+    /// A chain that switches to the binary tree: the first block at `time` or later, in seconds after
+    /// genesis, carries the root that `binary` computes, and the blocks before it those of `merkle`.
+    pub fn switching(
+        rules: TestRules,
+        merkle: Arc<dyn AnyBackend>,
+        binary: Arc<dyn AnyBackend>,
+        time: u64,
+    ) -> Self {
+        assert!(merkle.profile().ethereum_root, "headers need Ethereum's state roots");
+        assert!(binary.profile().binary_root, "headers need roots of the binary tree");
+        let mut genesis: serde_json::Value =
+            serde_json::from_str(&rules.genesis_json()).expect("JSON");
+        genesis["config"]["binaryTrieTime"] = time.into();
+        let genesis_json = genesis.to_string();
+        let mut spec =
+            Arc::new(ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file"));
+        if spec.has_binary_genesis() {
+            spec = native_spec(&spec, &binary).expect("in memory");
+        }
         let files = tempfile::tempdir().expect("a temporary folder");
-        let dir = Some(files.path().to_owned());
-        let options = StoreOptions { dir, ..StoreOptions::default() };
-        let state = StateStore::open(backend, store, options).expect("empty");
+        let (merkle, binary) = (memory_state(merkle, &files), memory_state(binary, &files));
+        let states = StoreSet::pair(merkle, binary, time);
+        Self::on(genesis_json, spec, states, files)
+    }
+
+    fn with(genesis_json: String, spec: Arc<ChainSpec>, backend: Arc<dyn AnyBackend>) -> Self {
+        let files = tempfile::tempdir().expect("a temporary folder");
+        let states = StoreSet::single(memory_state(backend, &files));
+        Self::on(genesis_json, spec, states, files)
+    }
+
+    fn on(genesis_json: String, spec: Arc<ChainSpec>, states: StoreSet, files: TempDir) -> Self {
         let (delta, codes) = genesis_delta(&spec);
-        let states = StoreSet::single(state);
         let genesis =
             states.begin(StoreSetId::Tip).and_then(|session| session.finish_as(0, &delta));
         let header = spec.genesis_header();
@@ -326,7 +351,8 @@ impl TestChain {
             states: genesis.expect("a state in memory").0,
             access_list: None,
         };
-        assert_eq!(built.states.roots().own, header.state_root);
+        let root = states.header_root(built.states.roots(), header.timestamp);
+        assert_eq!(root, header.state_root);
         Self {
             blocks: [(header.hash(), built)].into_iter().collect(),
             codes: codes.into_iter().collect(),
@@ -380,6 +406,12 @@ impl TestChain {
             .expect("built");
         let value = state.get(&StateKey::Account(address)).expect("in memory")?;
         Some(Account::decode(&value).expect("canonical"))
+    }
+
+    /// The roots that the chain's stores have computed for a block. The first one is that of the
+    /// header unless the chain has switched.
+    pub fn roots(&self, block: B256) -> RootSet {
+        self.blocks[&block].states.roots()
     }
 
     /// Address of the contract that the next [`TestCall::deploy`] of a wallet on top of `parent`
@@ -497,6 +529,15 @@ impl TestChain {
         };
         calls.iter().map(&mut sign).collect()
     }
+}
+
+/// An empty state in memory.
+fn memory_state(backend: Arc<dyn AnyBackend>, files: &TempDir) -> StateStore {
+    let folder = files.path().join(backend.identity().name);
+    std::fs::create_dir_all(&folder).expect("a folder in a temporary one");
+    let dir = Some(folder);
+    let options = StoreOptions { dir, ..StoreOptions::default() };
+    StateStore::open(backend, Arc::new(MemoryStore::new()), options).expect("empty")
 }
 
 /// A signed transaction: from London on with a dynamic fee, before that without chain id.

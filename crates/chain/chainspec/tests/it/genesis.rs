@@ -238,10 +238,36 @@ fn mistakes_in_a_genesis_file_name_their_field() {
         ("\"0x6001\"", "\"0x600\"", ".code is 0x600"),
         ("\"extraData\": \"\"", "\"extraData\": 7", "field extraData is 7, expected a string"),
         ("{\n  \"config\"", "[", "genesis is not a JSON object"),
+        (
+            "\"cancunTime\": 420",
+            "\"cancunTime\": 420, \"binaryTrieTime\": 419",
+            "config.binaryTrieTime = 419 lies before config.cancunTime = 420",
+        ),
+        (
+            "\"cancunTime\": 420",
+            "\"cancunTime\": 420, \"binaryTrieTime\": \"soon\"",
+            "field config.binaryTrieTime is soon",
+        ),
     ] {
         let error = ChainSpec::from_genesis_json(&hive(from, to)).unwrap_err().to_string();
         assert!(error.contains(field), "{from} -> {to}: {error}");
     }
+}
+
+#[test]
+fn time_of_the_binary_tree_is_read_and_written() {
+    let plain = ChainSpec::from_genesis_json(HIVE).unwrap();
+    assert_eq!(plain.binary_tree_time(), None);
+    assert!(!plain.is_binary_tree_active_at_timestamp(u64::MAX));
+    let file = hive("\"cancunTime\": 420", "\"cancunTime\": 420, \"binaryTrieTime\": \"0x3e8\"");
+    let spec = ChainSpec::from_genesis_json(&file).unwrap();
+    assert_eq!(spec.binary_tree_time(), Some(1000));
+    assert!(!spec.is_binary_tree_active_at_timestamp(999) && !spec.has_binary_genesis());
+    assert!(spec.is_binary_tree_active_at_timestamp(1000));
+    assert_eq!(spec.genesis_hash(), plain.genesis_hash());
+    let written = spec.to_genesis_json().unwrap();
+    let read = ChainSpec::from_genesis_json(&written).unwrap();
+    assert_eq!(read.binary_tree_time(), Some(1000), "{written}");
 }
 
 #[test]

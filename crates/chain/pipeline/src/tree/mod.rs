@@ -222,9 +222,10 @@ impl<'a> BlockTree<'a> {
         metrics: Metrics,
         scope: &'scope std::thread::Scope<'scope, 'a>,
     ) -> Result<Self, PipelineError> {
-        let own = chain.state().backend();
-        if intermediate_roots && !own.profile().ethereum_root && chain.referee().is_none() {
-            return Err(ChainSetupError::NoHeaderRoot { backend: own.identity().name }.into());
+        let mut stores = chain.states.stores();
+        if intermediate_roots && !stores.any(|(store, _)| store.backend().profile().ethereum_root) {
+            let backend = chain.state().identity().name;
+            return Err(ChainSetupError::NoHeaderRoot { backend }.into());
         }
         let read = chain.db.begin_read()?;
         let head = CanonicalHead::durable(chain, &read)?;

@@ -1,7 +1,7 @@
 //! Checks stored blocks against their headers: bodies, senders, receipts, roots. On all cores.
 
 use super::{FindingList, VerifyOptions, VerifyReport};
-use crate::{PipelineError, StatePatch, recover_senders};
+use crate::{PipelineError, RootKind, StatePatch, recover_senders, state_backends::StateBackends};
 use alloy_consensus::{TxReceipt, proofs::calculate_receipt_root};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::Bloom;
@@ -12,6 +12,7 @@ use retrie_chainspec::{
 };
 use retrie_consensus::validate_body;
 use retrie_db::{ChainRead, DatadirMetadata, ReadError, ReadTxn, StateRootMode, StoredBlock};
+use retrie_state::BackendProfile;
 use std::{collections::HashMap, sync::Arc};
 
 /// Blocks, and transactions, that are checked at a time.
@@ -36,25 +37,32 @@ pub(super) fn check(
     };
     let pruned = number(read.receipts_pruned_below());
     let anchor = number(read.anchor());
-    // Backends by name, and whether their roots are Ethereum's.
-    let mut ethereum: HashMap<String, bool> = HashMap::new();
+    // The profiles of backends whose roots are header roots, by name.
+    let mut checkers: HashMap<String, Option<BackendProfile>> = HashMap::new();
+    let binary_tree_time = StateBackends::binary_tree_time(spec, metadata.state_root);
+    let kind = |time| RootKind::at(binary_tree_time, time);
     let mut batch: Vec<StoredBlock> = Vec::new();
     let mut txs_in_batch = 0;
     let mut damage = Vec::new();
     let mut run = |batch: &mut Vec<StoredBlock>, findings: &mut FindingList| {
         for (name, _) in batch.iter().flat_map(|block| &block.roots) {
-            if !ethereum.contains_key(name) {
-                let is = if *name == metadata.backend {
-                    metadata.state_root == StateRootMode::Header
-                } else {
-                    (options.backend)(name).is_some_and(|b| b.profile().ethereum_root)
-                };
-                ethereum.insert(name.clone(), is);
+            if !checkers.contains_key(name) {
+                let is_shadow =
+                    *name == metadata.backend && metadata.state_root != StateRootMode::Header;
+                let backend = if is_shadow { None } else { (options.backend)(name) };
+                checkers.insert(name.clone(), backend.map(|backend| backend.profile()));
             }
         }
         let lines: Vec<String> = std::mem::take(batch)
             .into_par_iter()
-            .flat_map_iter(|block| check_block(spec, metadata, &ethereum, (anchor, pruned), block))
+            .flat_map_iter(|block| {
+                let kind = kind(block.header.timestamp);
+                let is_header_root = |name: &String| {
+                    let profile = checkers.get(name).and_then(Option::as_ref);
+                    profile.is_some_and(|profile| kind.is_of(profile))
+                };
+                check_block(spec, metadata, &is_header_root, (anchor, pruned), block)
+            })
             .collect();
         lines.into_iter().for_each(|line| findings.add(line));
     };
@@ -78,12 +86,13 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The faults of one block. Blocks below `anchor` have no state; blocks below `pruned` may lack
+/// The faults of one block. Its header must have the roots of backends for whose names
+/// `is_header_root` is true. Blocks below `anchor` have no state; blocks below `pruned` may lack
 /// receipts.
 fn check_block(
     spec: &Arc<ChainSpec>,
     metadata: &DatadirMetadata,
-    ethereum: &HashMap<String, bool>,
+    is_header_root: &dyn Fn(&String) -> bool,
     (anchor, pruned): (u64, u64),
     stored: StoredBlock,
 ) -> Vec<String> {
@@ -98,7 +107,7 @@ fn check_block(
         say("BackendRoots", format!("the root of {} is missing", metadata.backend));
     }
     for (name, root) in &roots {
-        if ethereum.get(name) == Some(&true)
+        if is_header_root(name)
             && let Some(root) = root
             && *root != header.state_root
         {

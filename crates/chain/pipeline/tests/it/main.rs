@@ -11,4 +11,5 @@ mod migrate;
 mod prefetch;
 mod reorgs;
 mod root_task;
+mod switch;
 mod verify;
