@@ -104,6 +104,20 @@ fn setup(error: &ChainSetupError) -> AdviceText {
         ChainSetupError::NoHeaderRoot { .. } => {
             say("run --referee mpt beside it, or leave the roots unchecked (--state-root shadow)")
         }
+        ChainSetupError::UncheckedRoots { .. } => say(
+            "run both trees: --state-backend mpt --referee pbt, or --state-backend pbt --referee mpt; \
+             an existing datadir gets the second one by `retrie db migrate --referee`",
+        ),
+        ChainSetupError::NoBinaryGenesis { .. } => {
+            say("run --state-backend pbt, or --referee pbt beside it")
+        }
+        ChainSetupError::HashedBinaryTree { .. } => {
+            say("make a new datadir with --state.keys plain (`retrie db migrate`)")
+        }
+        ChainSetupError::BinaryTreeTime { .. } => say(
+            "give the genesis file with the time that the datadir was made for, or import the blocks \
+             afresh into a new --datadir",
+        ),
         ChainSetupError::PlainPreimages { .. } => {
             say("leave out --state.preimages, or make a new datadir with --state.keys hashed")
         }
@@ -342,7 +356,7 @@ mod tests {
     use alloy_primitives::B256;
     use eyre::{Report, WrapErr};
     use retrie_db::CorruptRow;
-    use retrie_pipeline::MissingPreimages;
+    use retrie_pipeline::{MissingPreimages, RootKind};
     use retrie_sources::SourcePlace;
     use retrie_state::{BlockRef, StoreError};
     use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
@@ -471,6 +485,35 @@ mod tests {
             (BlockRangeError::FilesEnd { last: 3, to: 9 }.into(), "--to"),
             (BundleError::Genesis.into(), "--from 1"),
             (ChainSetupError::NoHeaderRoot { backend: "raw" }.into(), "--referee mpt"),
+            (
+                ChainSetupError::UncheckedRoots {
+                    chain: chain(),
+                    time: 7,
+                    kind: RootKind::Binary,
+                    own: "mpt",
+                    is_shadow: false,
+                    referee: None,
+                }
+                .into(),
+                "--referee pbt",
+            ),
+            (
+                ChainSetupError::NoBinaryGenesis { chain: chain(), own: "raw", referee: None }
+                    .into(),
+                "--state-backend pbt",
+            ),
+            (ChainSetupError::HashedBinaryTree { backend: "pbt" }.into(), "--state.keys plain"),
+            (
+                ChainSetupError::BinaryTreeTime {
+                    datadir: "/data".into(),
+                    kept: Some(7),
+                    given: None,
+                    tip: BlockRef::new(1, HASH),
+                    tip_time: 8,
+                }
+                .into(),
+                "the time that the datadir was made for",
+            ),
             (
                 ChainSetupError::RefereeBehind { referee: "none".into(), backend: "#3".into() }
                     .into(),

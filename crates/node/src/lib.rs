@@ -42,7 +42,7 @@ use retrie_chainspec::{
     ChainSpec, DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC, EthereumHardfork, EthereumHardforks,
     ForkCondition,
 };
-use retrie_db::{LogBounds, StateRootMode};
+use retrie_db::{ChainRead, LogBounds, StateRootMode};
 use retrie_engine::{
     ChainFollower, DevChain, Engine, EngineApi, EngineConfig, EngineHandle, FollowConfig,
     HeadSource, LiveChain, LogIndexer, NodeWarmUp, PayloadBuilder, PoolMaintainer, SealingMode,
@@ -156,7 +156,9 @@ impl NodeCommand {
     pub fn run(mut self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         self.fit_into_descriptors();
         let (spec, datadir) = self.chain_and_datadir()?;
-        if self.dev.dev && self.state.state_root.is_none() {
+        // On a chain that switches to the binary tree, the headers of a dev chain switch too.
+        let switches = spec.binary_tree_time().is_some();
+        if self.dev.dev && self.state.state_root.is_none() && !switches {
             self.state.state_root = Some(StateRootMode::Native);
         }
         if self.dev.dev {
@@ -396,6 +398,14 @@ fn log_startup(chain: &ChainStore, datadir: &Path) -> eyre::Result<()> {
         chain.root_mode(),
         datadir.display()
     );
+    if let Some(time) = chain.binary_tree_time() {
+        let kind = chain.root_kind(chain.spec().genesis_header().timestamp.max(head_time(chain)?));
+        tracing::info!(
+            "from time {time} (binaryTrieTime) headers carry the state root of the partitioned binary \
+             tree; that of the head is of the {}",
+            kind.tree()
+        );
+    }
     if chain.root_mode() == StateRootMode::Shadow {
         match chain.referee() {
             Some(referee) => tracing::info!(
@@ -412,6 +422,12 @@ fn log_startup(chain: &ChainStore, datadir: &Path) -> eyre::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The timestamp of the highest canonical block.
+fn head_time(chain: &ChainStore) -> eyre::Result<u64> {
+    let header = chain.db().begin_read()?.header(&chain.tip()?.hash)?;
+    Ok(header.map_or(0, |header| header.timestamp))
 }
 
 /// What a payload status VALID asserts without a computed state root.

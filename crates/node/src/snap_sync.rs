@@ -85,6 +85,13 @@ pub(super) fn run(
         }
         _ => command.state.keys = Some(KeyFormChoice(KeyForm::Hashed)),
     }
+    if spec.has_binary_genesis() {
+        bail!(
+            "chain {}: snap proves states of the Merkle Patricia trie, and the headers of this chain \
+             carry roots of the partitioned binary tree from block 0 on: leave out --syncmode snap",
+            spec.name()
+        );
+    }
     std::fs::create_dir_all(datadir)?;
     let waiting = WaitingNode::start(command, spec, datadir, stop)?;
     let synced = follow_head(command, spec, datadir, &waiting, stop);

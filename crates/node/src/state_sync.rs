@@ -9,7 +9,7 @@ use super::{
 use alloy_primitives::B256;
 use eyre::bail;
 use retrie_db::{ChainRead, DbError, OpenError, StateRootMode};
-use retrie_pipeline::{ChainAnchor, ChainOptions, ChainStore, ChunkedState};
+use retrie_pipeline::{ChainAnchor, ChainOptions, ChainStore, ChunkedState, RootKind};
 use retrie_sources::HeaderItem;
 use retrie_state::{KeyForm, RangeFormat};
 use retrie_state_sync::{
@@ -191,7 +191,7 @@ pub(super) fn sync_state<P: PeerSource>(
     let anchor = ChainAnchor::new(&options, items, Some(hash), args.total_difficulty)?;
     let root = match is_own(fetcher.format(), &options) {
         true => trusted_root(args, &options, &anchor)?,
-        false => anchor.header().state_root,
+        false => merkle_root(&options, &anchor)?,
     };
     let peers = &peers(root);
     let number = anchor.header().number;
@@ -233,6 +233,21 @@ pub(super) fn sync_state<P: PeerSource>(
     Ok(())
 }
 
+/// The root that proves ranges of `snap`: the header's, if that is of the Merkle Patricia trie.
+fn merkle_root(options: &ChainOptions, anchor: &ChainAnchor) -> eyre::Result<B256> {
+    let header = anchor.header();
+    if options.root_kind(header.timestamp) == RootKind::Binary {
+        bail!(
+            "block {} ({}) has the root of the partitioned binary tree in its header, and snap proves \
+             states of the Merkle Patricia trie: fetch the state in chunks (--state.keys plain), or \
+             execute the chain from its genesis on",
+            header.number,
+            header.hash()
+        );
+    }
+    Ok(header.state_root)
+}
+
 /// Whether the chunks are those of the datadir's backend. Otherwise the header's root proves them.
 fn is_own(format: &StateFormat, options: &ChainOptions) -> bool {
     match format {
@@ -260,10 +275,17 @@ fn trusted_root(
 ) -> eyre::Result<B256> {
     let header = anchor.header();
     let backend = options.backend.identity().name;
-    match (options.root_mode, args.root) {
-        (StateRootMode::Shadow, Some(root)) => Ok(root),
-        (StateRootMode::Shadow, None) => bail!(
-            "headers do not have the root of {backend}: pass it too, as a node that you trust has it \
+    let is_shadow = match options.root_mode {
+        StateRootMode::Shadow => true,
+        StateRootMode::Native => false,
+        StateRootMode::Header => {
+            !options.root_kind(header.timestamp).is_of(&options.backend.profile())
+        }
+    };
+    match (is_shadow, args.root) {
+        (true, Some(root)) => Ok(root),
+        (true, None) => bail!(
+            "the header does not have the root of {backend}: pass it too, as a node that you trust has it \
              (--sync.trusted-root; state_getRoot answers it)"
         ),
         (_, Some(root)) if root != header.state_root => bail!(

@@ -38,6 +38,7 @@ mod error;
 mod eth;
 mod eth_state;
 mod geth_errors;
+mod header_root;
 mod namespace;
 mod net;
 pub mod proof_peers;

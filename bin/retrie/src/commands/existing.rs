@@ -33,9 +33,10 @@ impl ExistingDatadir {
 
     /// The chain's rules: from the flags if given, else from the datadir.
     pub(crate) fn spec(&self) -> Result<Arc<ChainSpec>, DbError> {
+        let read = self.db.begin_read()?;
         match &self.given {
-            Some(given) => Ok(given.clone()),
-            None => self.db.begin_read()?.spec(),
+            Some(given) => Ok(read.with_own_genesis(given)?.unwrap_or_else(|| given.clone())),
+            None => read.spec(),
         }
     }
 

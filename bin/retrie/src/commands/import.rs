@@ -100,7 +100,8 @@ impl ImportArgs {
                 None => "they are not checked".into(),
             };
             tracing::info!(
-                "header state roots belong to the MPT; {by}, and the root of {} is stored beside",
+                "header state roots belong to another backend; {by}, and the root of {} is stored \
+                 beside",
                 chain.state().identity().name
             );
         }

@@ -10,7 +10,7 @@ use retrie_backends::{
 };
 use retrie_db::DatadirMetadata;
 use retrie_light_client::StateVerifier;
-use retrie_state::{AnyBackend, HashId};
+use retrie_state::{AnyBackend, BackendProfile, HashId};
 use std::{ffi::OsString, fmt::Write, path::Path, sync::Arc};
 
 /// The flags of all backends. A backend ignores the flags of the others.
@@ -253,16 +253,22 @@ fn advised(backend: &BackendDescriptor, error: MakeError) -> eyre::Report {
     }
 }
 
-/// The backend `name` for `--referee`; it must have Ethereum's roots.
+/// The backend `name` for `--referee`; it must have roots that headers carry: Ethereum's, or those of
+/// the binary tree for chains that switch to it.
 ///
 /// # Errors
 /// If there is no such backend, or its roots are others.
 pub fn referee(name: &str) -> eyre::Result<Arc<dyn AnyBackend>> {
     let backend = find(name)?;
-    if !backend.profile().ethereum_root {
-        bail!("backend `{name}` cannot be the referee: its roots are not Ethereum's");
+    if !has_header_root(&backend.profile()) {
+        bail!("backend `{name}` cannot be the referee: no chain's headers carry its roots");
     }
     Ok(backend.make_temporary()?)
+}
+
+/// Whether headers of some chain, at some time, carry roots of this kind.
+const fn has_header_root(profile: &BackendProfile) -> bool {
+    profile.ethereum_root || profile.binary_root
 }
 
 /// A backend that can open witnesses.
@@ -328,7 +334,7 @@ mod tests {
     #[test]
     fn what_a_backend_must_be_able_to_do_is_asked_of_it() {
         for backend in all() {
-            let can = backend.profile().ethereum_root;
+            let can = has_header_root(&backend.profile());
             assert_eq!(referee(backend.name).is_ok(), can, "{}", backend.name);
         }
         assert!(witness_opener().unwrap().unwrap().extensions().partial_state.is_some());

@@ -12,7 +12,7 @@ use retrie_db::{
     StateRootMode,
 };
 use retrie_pipeline::ChainOptions;
-use retrie_state::{AnyBackend, KeyForm};
+use retrie_state::{AnyBackend, BackendProfile, KeyForm};
 use retrie_state_store::StoreOptions;
 use std::{path::Path, str::FromStr, sync::Arc};
 
@@ -48,12 +48,14 @@ pub struct StateArgs {
     )]
     pub preimages: Option<bool>,
     /// What header state roots mean. `header`: each must equal the backend's root; only for
-    /// backends with Ethereum's roots, and their default. `shadow`: they are roots of another
+    /// backends with Ethereum's roots, and their default; on a chain that switches to the binary
+    /// tree (`binaryTrieTime`) also of `pbt`, from that time on. `shadow`: they are roots of another
     /// backend; ours is stored beside them.
     #[arg(long, value_name = "MODE")]
     pub state_root: Option<StateRootMode>,
     /// Run this backend beside the state backend on the same deltas, and check header state roots
-    /// with it.
+    /// with it. A chain that switches to the binary tree needs one backend for each side of the
+    /// switch: `pbt` beside `mpt`, or `mpt` beside `pbt`.
     #[arg(long, value_name = "BACKEND")]
     pub referee: Option<String>,
     /// How many blocks can be reverted [default: the datadir's; for a new one 128].
@@ -119,7 +121,7 @@ impl StateArgs {
         let root_mode = match (self.state_root, &settled) {
             (Some(mode), _) => mode,
             (None, Some(settled)) => settled.metadata.state_root,
-            (None, None) if backend.profile().ethereum_root => StateRootMode::Header,
+            (None, None) if has_roots_of(&backend.profile(), &spec) => StateRootMode::Header,
             (None, None) => StateRootMode::Shadow,
         };
         let keys = match (self.keys, &settled) {
@@ -145,6 +147,11 @@ impl StateArgs {
             }),
         })
     }
+}
+
+/// Whether headers of this chain carry, at some time, the roots of a backend with this profile.
+fn has_roots_of(profile: &BackendProfile, spec: &ChainSpec) -> bool {
+    profile.ethereum_root || profile.binary_root && spec.binary_tree_time().is_some()
 }
 
 impl StateArgs {

@@ -3,14 +3,14 @@
 use crate::RpcResult;
 use alloy_primitives::B256;
 use retrie_engine::PostState;
+use retrie_pipeline::{ProposalSet, StoreSetId};
 use retrie_state::StateDelta;
-use retrie_state_store::{Proposal, StateId};
 use std::borrow::Cow;
 
-/// Computes state roots of simulated blocks, as long as the store can propose on the base state.
+/// Computes state roots of simulated blocks, as long as the stores can propose on the base state.
 pub(super) struct SimulatedRoots<'a> {
     base: &'a PostState,
-    last: Option<Proposal>,
+    last: Option<ProposalSet>,
     is_known: bool,
 }
 
@@ -20,17 +20,17 @@ impl<'a> SimulatedRoots<'a> {
         Self { base, last: None, is_known: true }
     }
 
-    /// The root after one more block with these changes; zero if the store cannot compute it.
-    pub(super) fn after(&mut self, delta: &StateDelta) -> RpcResult<B256> {
+    /// The root after one more block with these changes and this timestamp; zero if the stores
+    /// cannot compute it.
+    pub(super) fn after(&mut self, delta: &StateDelta, timestamp: u64) -> RpcResult<B256> {
         if !self.is_known {
             return Ok(B256::ZERO);
         }
         let view = self.base.view();
+        let states = view.live().chain().states();
         let session = match &self.last {
-            Some(proposal) => {
-                view.live().chain().state().begin(StateId::Proposal(proposal)).map_err(Into::into)
-            }
-            None => view.begin(&self.base.header().hash()),
+            Some(last) => states.begin(StoreSetId::Proposals(last)).map_err(Into::into),
+            None => view.begin_all(&self.base.header().hash()),
         };
         let Ok(session) = session else {
             self.is_known = false;
@@ -41,9 +41,9 @@ impl<'a> SimulatedRoots<'a> {
             Some(patch) if self.last.is_none() => Cow::Owned(patch.delta.then(delta)),
             _ => Cow::Borrowed(delta),
         };
-        let proposal = session.finish(&delta)?;
-        let root = proposal.root();
-        self.last = Some(proposal);
+        let (proposals, _) = session.finish(&delta)?;
+        let root = states.header_root(proposals.roots(), timestamp);
+        self.last = Some(proposals);
         Ok(root)
     }
 }

@@ -317,7 +317,7 @@ impl BlockSimulator<'_> {
             header.requests_hash = Some(end.requests.requests_hash());
         }
         header.block_access_list_hash = end.access_list_hash();
-        header.state_root = self.roots.after(&end.delta)?;
+        header.state_root = self.roots.after(&end.delta, header.timestamp)?;
 
         let body = BlockBody { transactions: executed.transactions, ommers: vec![], withdrawals };
         let block = RecoveredBlock::new_unhashed(Block { header, body }, executed.senders);

@@ -10,6 +10,7 @@ mod dump;
 mod duration;
 #[cfg(feature = "js-tracer")]
 mod javascript;
+mod migration;
 mod process;
 mod raw;
 mod set_head;
@@ -33,6 +34,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
     register_quick(&mut module, "debug_chainConfig", |rpc, _| chain_config(rpc));
     dump::register(&mut module);
+    migration::register(&mut module);
     process::register(&mut module);
     raw::register(&mut module);
     set_head::register(&mut module);

@@ -4,7 +4,7 @@
 use super::trace_past::existing_block;
 use crate::{
     RpcContext, RpcError, RpcResult, args::register_heavy, geth_errors::block_failure,
-    replay::StoredOutcome,
+    header_root::refuse_binary_root, replay::StoredOutcome,
 };
 use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, Bytes};
@@ -62,6 +62,7 @@ fn witness(
     view: &LiveView,
     block: &RecoveredBlock,
 ) -> RpcResult<ExecutionWitness> {
+    refuse_binary_root(view, block.sealed_header(), "witnesses")?;
     let backend = rpc.live.backend();
     if backend.extensions().account_proofs.is_none() {
         return Err(RpcError::Rejected(format!(

@@ -34,13 +34,14 @@ fn config(spec: &ChainSpec, head: &Header) -> RpcResult<EthConfig> {
     Ok(EthConfig { current: fork(spec, times[current])?, next, last })
 }
 
-/// Timestamps (seconds) at which rules change, blob parameters included.
+/// Timestamps (seconds) at which rules change, blob parameters and the kind of state root included.
 fn fork_times(spec: &ChainSpec) -> BTreeSet<u64> {
     let forks = spec.forks().filter_map(|(_, condition)| match condition {
         ForkCondition::Timestamp(time) => Some(time),
         _ => None,
     });
-    forks.chain(spec.blob_schedule().scheduled.iter().map(|(time, _)| *time)).collect()
+    let blobs = spec.blob_schedule().scheduled.iter().map(|(time, _)| *time);
+    forks.chain(blobs).chain(spec.binary_tree_time()).collect()
 }
 
 fn fork(spec: &ChainSpec, time: u64) -> RpcResult<EthForkConfig> {

@@ -1,7 +1,10 @@
 //! `eth_getProof`: proofs of accounts and slots (EIP-1186).
 
 use super::account::StorageKey;
-use crate::{RpcContext, RpcError, RpcResult, args::register_read, context::ResolveBlock};
+use crate::{
+    RpcContext, RpcError, RpcResult, args::register_read, context::ResolveBlock,
+    header_root::refuse_binary_root,
+};
 use alloy_primitives::{Address, B256};
 use alloy_rpc_types_eth::{EIP1186AccountProofResponse, EIP1186StorageProof};
 use jsonrpsee::RpcModule;
@@ -20,7 +23,9 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
             return Err(RpcError::InvalidParams(message));
         }
         let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
-        prove(&view, address, &keys, view.resolve(id)?.hash())
+        let block = view.resolve(id)?;
+        refuse_binary_root(&view, &block, "proofs in the form of EIP-1186")?;
+        prove(&view, address, &keys, block.hash())
     });
 }
 

@@ -16,4 +16,5 @@ mod node_tools;
 mod peers;
 mod server_transports;
 mod simulate;
+mod switch;
 mod trace;

@@ -15,6 +15,7 @@ use retrie_pipeline::{
     ChainMigration, ChainOptions, ImportEnd, MigrationOutcome, MigrationStep, UnfinishedMigration,
     verify::referee_name,
 };
+use retrie_state::AnyBackend;
 use retrie_telemetry::{Metrics, MetricsServer};
 use std::{
     net::SocketAddr,
@@ -158,11 +159,31 @@ impl MigrateArgs {
         }
         if let Some(begun) = begun {
             options.referee = begun.referee.as_deref().map(args::referee).transpose()?;
+        } else if options.spec.binary_tree_time().is_some() {
+            options.referee = other_tree(&options, metadata)?;
         } else if options.backend.profile().ethereum_root {
             options.referee = None;
         }
         Ok(options)
     }
+}
+
+/// The referee on a chain that switches to the binary tree: of the old datadir's backends, the one
+/// with the roots that the new backend does not have.
+fn other_tree(
+    options: &ChainOptions,
+    metadata: &DatadirMetadata,
+) -> eyre::Result<Option<Arc<dyn AnyBackend>>> {
+    let kinds = |backend: &dyn AnyBackend| {
+        let profile = backend.profile();
+        (profile.ethereum_root, profile.binary_root)
+    };
+    let own = kinds(&*options.backend);
+    if let Some(referee) = options.referee.as_ref().filter(|referee| kinds(&***referee) != own) {
+        return Ok(Some(referee.clone()));
+    }
+    let old = args::referee(&metadata.backend).ok();
+    Ok(old.filter(|old| options.referee.is_some() && kinds(&**old) != own))
 }
 
 fn report(new: &Path, name: &str, migrated: &MigrationOutcome, start: Instant) -> eyre::Result<()> {

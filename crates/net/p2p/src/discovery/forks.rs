@@ -59,7 +59,8 @@ fn head(number: u64, timestamp: u64) -> Head {
 }
 
 /// All blocks and times at which rules change. Of the merge, fork ids know only the block that
-/// splits the network, if there is one. Changes of blob parameters count (EIP-7892).
+/// splits the network, if there is one. Changes of blob parameters count (EIP-7892), and so does the
+/// switch to the binary tree, as in geth, which counts every time of its chain config.
 fn boundaries(spec: &ChainSpec) -> impl Iterator<Item = ForkFilterKey> + '_ {
     let forks = spec.forks().filter_map(|(_, condition)| match condition {
         ForkCondition::Block(number) => Some(ForkFilterKey::Block(number)),
@@ -68,7 +69,8 @@ fn boundaries(spec: &ChainSpec) -> impl Iterator<Item = ForkFilterKey> + '_ {
         ForkCondition::Never => None,
     });
     let blobs = spec.blob_schedule().scheduled.iter();
-    forks.chain(blobs.map(|(time, _)| ForkFilterKey::Time(*time)))
+    let times = blobs.map(|(time, _)| *time).chain(spec.binary_tree_time());
+    forks.chain(times.map(ForkFilterKey::Time))
 }
 
 #[cfg(test)]
@@ -111,6 +113,17 @@ mod tests {
             moved.set_head(at("head"), at("time"));
             assert_eq!((moved.current(), *moved.watch().borrow()), (id, id));
         }
+    }
+
+    #[test]
+    fn switch_to_the_binary_tree_changes_the_id() {
+        let plain = ChainSpec::dev();
+        let spec = ChainSpec::clone(&plain).with_binary_tree_time(Some(1000));
+        let ids = |spec: &ChainSpec, time| ForkTracker::new(spec, 1, time).current();
+        let (before, after) = (ids(&spec, 999), ids(&spec, 1000));
+        assert_eq!((before.hash, before.next), (ids(&plain, 999).hash, 1000));
+        assert_eq!(after.next, 0);
+        assert_ne!(after.hash, before.hash);
     }
 
     #[test]

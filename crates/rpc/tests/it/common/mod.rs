@@ -53,6 +53,10 @@ pub fn mpt() -> Arc<dyn AnyBackend> {
     small("mpt")
 }
 
+pub fn pbt() -> Arc<dyn AnyBackend> {
+    small("pbt")
+}
+
 pub fn raw() -> Arc<dyn AnyBackend> {
     small("raw")
 }
@@ -82,7 +86,18 @@ fn open(
     root_mode: StateRootMode,
     preimages: Option<bool>,
 ) -> ChainStore {
-    ChainStore::open(ChainOptions {
+    ChainStore::open(options(dir, spec, backend, store, root_mode, preimages)).unwrap()
+}
+
+fn options(
+    dir: &TempDir,
+    spec: &Arc<ChainSpec>,
+    backend: Arc<dyn AnyBackend>,
+    store: StoreOptions,
+    root_mode: StateRootMode,
+    preimages: Option<bool>,
+) -> ChainOptions {
+    ChainOptions {
         spec: spec.clone(),
         backend,
         referee: None,
@@ -96,8 +111,7 @@ fn open(
             ..OpenOptions::default()
         },
         store,
-    })
-    .unwrap()
+    }
 }
 
 /// A running node without servers.
@@ -164,6 +178,40 @@ impl NodeFixture {
         Self::on(dir, chain, EngineConfig::default())
     }
 
+    /// A node whose backend and referee check header roots, each at its time.
+    pub fn with_referee(
+        spec: &Arc<ChainSpec>,
+        backend: Arc<dyn AnyBackend>,
+        referee: Arc<dyn AnyBackend>,
+    ) -> Self {
+        let dir = TempDir::new().unwrap();
+        let chain = Self::refereed(&dir, spec, backend, referee);
+        Self::on(dir, chain, EngineConfig::default())
+    }
+
+    fn refereed(
+        dir: &TempDir,
+        spec: &Arc<ChainSpec>,
+        backend: Arc<dyn AnyBackend>,
+        referee: Arc<dyn AnyBackend>,
+    ) -> ChainStore {
+        let (store, mode) = (StoreOptions::default(), StateRootMode::Header);
+        let options = options(dir, spec, backend, store, mode, None);
+        ChainStore::open(ChainOptions { referee: Some(referee), ..options }).unwrap()
+    }
+
+    /// As [`Self::dev`], for a chain whose headers have the roots of the backend and the referee,
+    /// each at its time.
+    pub fn dev_with_referee(
+        spec: &Arc<ChainSpec>,
+        backend: Arc<dyn AnyBackend>,
+        referee: Arc<dyn AnyBackend>,
+    ) -> Self {
+        let dir = TempDir::new().unwrap();
+        let chain = Self::refereed(&dir, spec, backend, referee);
+        Self::dev_on(dir, chain)
+    }
+
     /// An automining dev chain with its tools; its headers have the backend's own roots. Call it
     /// within a tokio runtime.
     pub fn dev(backend: Arc<dyn AnyBackend>) -> Self {
@@ -180,6 +228,10 @@ impl NodeFixture {
             StateRootMode::Native,
             None,
         );
+        Self::dev_on(dir, chain)
+    }
+
+    fn dev_on(dir: TempDir, chain: ChainStore) -> Self {
         let config = EngineConfig { is_dev: true, ..EngineConfig::default() };
         let mut node = Self::on(dir, chain, config);
         let config = BuilderConfig::default();
