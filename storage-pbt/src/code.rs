@@ -17,7 +17,7 @@ use retrie_state::{
 };
 
 /// Rows of codes, by their keccak-256.
-pub const CODES: RowTable = RowTable::new(0x83, "PbtCodes");
+pub const CODES: RowTable = RowTable::new(0x0b, "PbtCodes");
 
 /// The row of a code.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -164,9 +164,9 @@ pub(crate) struct TreePlace {
 }
 
 /// Rows of the trees of accounts, codes and storages; their keys begin with the zone.
-pub const NODES: RowTable = RowTable::new(0x80, "PbtNodes");
+pub const NODES: RowTable = RowTable::new(0x08, "PbtNodes");
 /// Rows of the trees in the storages of accounts; their keys begin with the account.
-pub const STORAGE_NODES: RowTable = RowTable::new(0x81, "PbtStorageNodes");
+pub const STORAGE_NODES: RowTable = RowTable::new(0x09, "PbtStorageNodes");
 
 impl TreePlace {
     /// The tree of a zone.

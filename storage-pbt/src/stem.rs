@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 /// Rows of stems. The key of a header's stem is the account, that of a stem of the storage zone the
 /// account and the 31 bytes of its group. The row of a sixteenth has one byte more.
-pub const STEMS: RowTable = RowTable::new(0x82, "PbtStems");
+pub const STEMS: RowTable = RowTable::new(0x0a, "PbtStems");
 
 /// The most leaves whose hashes are in the row of the stem itself.
 const NARROW: usize = 32;
