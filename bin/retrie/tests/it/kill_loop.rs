@@ -279,7 +279,7 @@ fn kills(default: u32) -> u32 {
 fn killed_imports_of_real_blocks_end_as_if_nothing_had_happened() {
     let Some(mainnet) = mainnet() else { return };
     println!("{}", program().display());
-    let to: u64 = setting("RETRIE_KILL_BLOCKS", 700);
+    let to: u64 = setting("RETRIE_KILL_BLOCKS", 400);
     for (n, backend) in backends(true).iter().enumerate() {
         let seed = setting("RETRIE_KILL_SEED", 1_u64) + n as u64;
         let mut files = vec!["--to".to_owned(), to.to_string()];
@@ -296,7 +296,7 @@ fn killed_imports_of_real_blocks_end_as_if_nothing_had_happened() {
 #[test]
 fn killed_imports_in_batches_end_as_if_nothing_had_happened() {
     let Some(mainnet) = mainnet() else { return };
-    let to: u64 = setting("RETRIE_KILL_BLOCKS", 1500);
+    let to: u64 = setting("RETRIE_KILL_BLOCKS", 900);
     let names = setting("RETRIE_KILL_BACKENDS", "mpt,raw,raw+mpt".to_owned());
     for (n, backend) in names.split(',').enumerate() {
         let seed = setting("RETRIE_KILL_SEED", 1_u64) + 2000 + n as u64;
@@ -336,6 +336,6 @@ fn killed_reorgs_end_as_if_nothing_had_happened() {
         let text = |path: PathBuf| path.into_os_string().into_string().unwrap();
         let seed = setting("RETRIE_KILL_SEED", 1_u64) + 1000 + n as u64;
         let chain = vec!["--chain".to_owned(), text(genesis)];
-        KillLoop::new(seed, backend, chain, vec![text(file)]).run(kills(3));
+        KillLoop::new(seed, backend, chain, vec![text(file)]).run(kills(2));
     }
 }
