@@ -152,7 +152,7 @@ fn origin(error: &SyncTargetError) -> AdviceText {
 fn fetch(error: &StateSyncError) -> AdviceText {
     match error {
         StateSyncError::Unsupported { .. } => {
-            say("choose a --state-backend that can be (mpt, prefix, bavl), or load a dump \
+            say("choose a --state-backend that can be (mpt, prefix, bavl, pbt), or load a dump \
                  (retrie init-state)")
         }
         StateSyncError::NoPeers { .. } => say(

@@ -47,7 +47,7 @@ pub enum SnapshotError {
     /// The backend cannot give its state in chunks.
     #[error(
         "states of backend {backend} have no chunks that prove themselves: export from a datadir of \
-         mpt, prefix or bavl (`retrie db migrate`)"
+         mpt, prefix, bavl or pbt (`retrie db migrate`)"
     )]
     Unsupported {
         /// The name of the backend.
