@@ -243,7 +243,7 @@ impl<'a> TouchedAccount<'a> {
             }
         }
         let is_header_changed = self.account.is_some() || !header.is_empty();
-        let item = is_header_changed.then(|| HeaderItem {
+        let item = is_header_changed.then_some(HeaderItem {
             path: self.path,
             owner: self.owner,
             account: self.account,

@@ -220,7 +220,7 @@ fn read_entries(
     let mut form = None;
     while !reader.is_empty() {
         let key = BackendKey::read(reader).ok_or_else(|| malformed("key"))?;
-        if *form.get_or_insert(key.form()) != key.form() {
+        if *form.get_or_insert_with(|| key.form()) != key.form() {
             return Err(malformed("keys of two forms"));
         }
         let len = reader.count(1)?;

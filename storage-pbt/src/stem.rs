@@ -14,7 +14,7 @@ use retrie_state::{
     NodeRead, RowTable, StateError,
     wire::{WireError, WireReader},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 /// Rows of stems. The key of a header's stem is the account, that of a stem of the storage zone the
 /// account and the 31 bytes of its group. The row of a sixteenth has one byte more.
@@ -40,6 +40,9 @@ struct StemPart {
     count: u8,
     subtree: Subtree,
 }
+
+/// Writes a row of this table.
+pub(crate) type PutRow<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), StateError> + 'a;
 
 /// The row of a stem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -178,10 +181,9 @@ impl StemRow {
         let mut loaded: BTreeMap<u8, Option<Bytes>> = BTreeMap::new();
         if was_wide {
             for (sub, _) in changes {
-                let part = sub / PART as u8;
-                if !loaded.contains_key(&part) {
-                    let row = self.leaves.load_part(view, key, part)?;
-                    loaded.insert(part, row);
+                if let Entry::Vacant(entry) = loaded.entry(sub / PART as u8) {
+                    let row = self.leaves.load_part(view, key, *entry.key())?;
+                    entry.insert(row);
                 }
             }
         }
@@ -229,7 +231,7 @@ impl StemRow {
         hash: TreeHash,
         key: &[u8],
         stem: &Stem,
-        put: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), StateError>,
+        put: &mut PutRow<'_>,
     ) -> Result<Self, StateError> {
         if self.leaves.count() > NARROW {
             let parts = std::array::from_fn(|part| self.leaves.part(hash, stem, part as u8));

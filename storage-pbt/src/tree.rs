@@ -77,6 +77,7 @@ pub(crate) struct HungExit {
 }
 
 /// What a slot of the tree has after an update.
+#[expect(clippy::large_enum_variant, reason = "it is moved at once, and most slots change")]
 enum SlotChange {
     /// What it had.
     Same,
