@@ -50,7 +50,8 @@ pub(crate) struct ReplayArgs {
     /// the built-in chain all].
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
     state_backend: Vec<String>,
-    /// Hash function of the backends that support another one (`mpt-archive`), for comparison only.
+    /// Hash function of the backends that support another one (`mpt-archive`, `pbt`), for
+    /// comparison only.
     #[arg(long, value_name = "HASH")]
     hash: Option<HashChoice>,
     #[command(flatten)]

@@ -35,11 +35,16 @@ fn archives_are_imported_inspected_and_opened_with_the_hash_they_were_made_with(
 #[test]
 fn the_hash_is_for_backends_that_have_the_choice() {
     let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 2);
-    for (backend, hash) in [("raw", "blake2b"), ("mpt", "blake2b"), ("mpt", "keccak")] {
+    for (backend, hash, having) in [
+        ("raw", "blake2b", "mpt-archive"),
+        ("mpt", "keccak", "mpt-archive, pbt"),
+        ("pbt", "blake2b", "mpt-archive"),
+        ("mpt-archive", "blake3", "pbt"),
+    ] {
         let flags = format!("--state-backend {backend} --hash {hash}");
         fails_saying(
             &mut scene.import("chain.rlp", &flags),
-            &[&format!("--hash {hash}"), backend, "mpt-archive has"],
+            &[&format!("--hash {hash}"), backend, &format!("but of {having}")],
         );
     }
     assert!(!scene.path("data").exists(), "nothing is created for nothing");

@@ -28,6 +28,8 @@ pub enum HashChoice {
     Keccak,
     /// BLAKE2b-256
     Blake2b,
+    /// BLAKE3
+    Blake3,
 }
 
 impl HashChoice {
@@ -36,6 +38,7 @@ impl HashChoice {
         match self {
             Self::Keccak => "keccak",
             Self::Blake2b => "blake2b",
+            Self::Blake3 => "blake3",
         }
     }
 
@@ -43,6 +46,7 @@ impl HashChoice {
         match self {
             Self::Keccak => HashId::Keccak256,
             Self::Blake2b => HashId::Blake2b256,
+            Self::Blake3 => HashId::Blake3,
         }
     }
 }
@@ -175,25 +179,31 @@ pub(super) fn help(what: &str) -> String {
     text
 }
 
-/// Rejects unknown backend names, and a `hash` that none of the backends supports.
+/// Rejects unknown backend names, and a `hash` that is a choice of none of the backends.
 ///
 /// # Errors
 /// These two.
 pub fn check_names(names: &[&str], hash: Option<HashChoice>) -> eyre::Result<()> {
-    let has_choice = |backend: &&BackendDescriptor| !backend.hashes.is_empty();
-    let chosen = || all().filter(|backend| names.contains(&backend.name));
-    if let Some(hash) = hash
-        && !chosen().any(|backend| has_choice(&backend))
-    {
-        let having: Vec<_> = all().filter(has_choice).map(|backend| backend.name).collect();
-        bail!(
-            "--hash {}: backend {} has no choice of hash function; {} has",
-            hash.name(),
-            names.join(", "),
-            having.join(", ")
-        );
+    if let Some(hash) = hash {
+        let having: Vec<_> =
+            all().filter(|backend| offers(backend, hash)).map(|backend| backend.name).collect();
+        if !having.iter().any(|name| names.contains(name)) {
+            bail!(
+                "--hash {}: not a choice of backend {}, but of {}",
+                hash.name(),
+                names.join(", "),
+                having.join(", ")
+            );
+        }
     }
     Ok(names.iter().try_for_each(|name| find(name).map(drop))?)
+}
+
+/// Whether the backend has several hash functions, and this is one of them.
+fn offers(backend: &BackendDescriptor, hash: HashChoice) -> bool {
+    let own = || (backend.small)().identity().hash;
+    let mut others = backend.hashes.iter().map(|other| other.hash);
+    !backend.hashes.is_empty() && (own() == hash.id() || others.any(|other| other == hash.id()))
 }
 
 /// Makes the backend, with `hash` in place of its own hash function if it supports that.

@@ -27,7 +27,7 @@ pub struct StateArgs {
         help = help("The state store [default: that of the datadir; of a new one mpt]:")
     )]
     pub state_backend: Option<String>,
-    /// Hash function of the state store, for comparison only; `mpt-archive` has the choice.
+    /// Hash function of the state store, for comparison only; `mpt-archive` and `pbt` have the choice.
     #[arg(long, value_name = "HASH")]
     pub hash: Option<HashChoice>,
     /// Form of the keys under which the backend keeps the state: `plain` (addresses and slots), or

@@ -43,7 +43,8 @@ pub(crate) struct ChainRaceArgs {
     /// --cole.fanout 8.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
     pub(super) backends: Vec<String>,
-    /// Hash function of the backends that support another one (`mpt-archive`), for comparison only.
+    /// Hash function of the backends that support another one (`mpt-archive`, `pbt`), for
+    /// comparison only.
     #[arg(long, value_name = "HASH")]
     hash: Option<HashChoice>,
     #[command(flatten)]

@@ -25,8 +25,8 @@ pub(crate) struct StoreArgs {
     /// `nomt` and `qmdb`.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
     pub(super) backends: Vec<String>,
-    /// Hash function of the state stores that support another one (`mpt-archive`), for comparison
-    /// only.
+    /// Hash function of the state stores that support another one (`mpt-archive`, `pbt`), for
+    /// comparison only.
     #[arg(long, value_name = "HASH")]
     hash: Option<HashChoice>,
     #[command(flatten)]

@@ -44,7 +44,8 @@ pub(crate) struct MigrateArgs {
     /// consensus client has chosen a branch that forks off deeper than --retention.
     #[arg(long, value_name = "NUMBER")]
     until: Option<u64>,
-    /// Hash function of the new state store, for comparison only; `mpt-archive` has the choice.
+    /// Hash function of the new state store, for comparison only; `mpt-archive` and `pbt` have
+    /// the choice.
     #[arg(long, value_name = "HASH")]
     hash: Option<HashChoice>,
     /// Form of the keys in the new datadir, `plain` or `hashed` [default: that of the old one]. Hashed

@@ -262,8 +262,12 @@ fn time_of_the_binary_tree_is_read_and_written() {
     let file = hive("\"cancunTime\": 420", "\"cancunTime\": 420, \"binaryTrieTime\": \"0x3e8\"");
     let spec = ChainSpec::from_genesis_json(&file).unwrap();
     assert_eq!(spec.binary_tree_time(), Some(1000));
-    assert!(!spec.is_binary_tree_active_at_timestamp(999) && !spec.has_binary_genesis());
+    assert!(!spec.is_binary_tree_active_at_timestamp(999));
     assert!(spec.is_binary_tree_active_at_timestamp(1000));
+    // Block 0 is far later.
+    assert!(spec.has_binary_genesis() && !plain.has_binary_genesis());
+    let later = ChainSpec::clone(&spec).with_binary_tree_time(Some(plain.genesis().timestamp + 1));
+    assert!(!later.has_binary_genesis());
     assert_eq!(spec.genesis_hash(), plain.genesis_hash());
     let written = spec.to_genesis_json().unwrap();
     let read = ChainSpec::from_genesis_json(&written).unwrap();
