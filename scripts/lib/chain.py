@@ -42,9 +42,9 @@ def fork_slots(at_genesis, amsterdam):
     return slots
 
 
-def genesis_file(path, time, funded, slots, contracts):
+def genesis_file(path, time, funded, slots, contracts, binary_tree=None):
     """Writes the genesis file: forks at their slots after `time`, ether for `funded`, and the system
-    contracts.
+    contracts. From the slot `binary_tree` on, headers carry roots of the binary tree (EIP-8297).
     """
     genesis = json.loads((Path(__file__).parent / "genesis.json").read_text())
     genesis["alloc"].update(contracts)
@@ -52,6 +52,8 @@ def genesis_file(path, time, funded, slots, contracts):
     for name, slot in slots.items():
         if name != "paris":
             genesis["config"][f"{name}Time"] = time + slot * SLOT_SECONDS
+    if binary_tree is not None:
+        genesis["config"]["binaryTrieTime"] = time + binary_tree * SLOT_SECONDS
     for address in funded:
         genesis["alloc"]["0x" + address.hex()] = {"balance": hex(1_000_000 * ETHER)}
     path.write_text(json.dumps(genesis, indent=1))
@@ -67,10 +69,15 @@ class Schedule:
         times |= {name: genesis["config"].get(f"{name}Time") for name in ORDER[1:]}
         self.starts = [(name, at) for name, at in times.items() if at is not None]
         self.versions = {name: versions for name, _, versions in FORKS}
+        self.binary_tree_time = genesis["config"].get("binaryTrieTime")
 
     def has(self, fork):
         """Whether this chain reaches `fork`."""
         return fork in dict(self.starts)
+
+    def is_binary(self, timestamp):
+        """Whether headers of this time carry roots of the binary tree."""
+        return self.binary_tree_time is not None and timestamp >= self.binary_tree_time
 
     def time_of(self, slot):
         return self.genesis_time + slot * SLOT_SECONDS

@@ -72,6 +72,7 @@ class Comparison:
         self.logs()
         self.state()
         self.proofs()
+        self.trees()
         self.bodies()
         self.access_lists()
         self.traces()
@@ -132,6 +133,8 @@ class Comparison:
     def proofs(self):
         """Nodes with Ethereum's state root."""
         able = [node for node in self.nodes if node.is_geth or ":mpt" in node.kind]
+        if self.network.schedule.is_binary(self.network.head.timestamp):
+            return self.proofs_refused()
         if len(able) > 1:
             traffic = self.network.traffic
             token = "0x" + traffic.token.hex()
@@ -146,6 +149,37 @@ class Comparison:
             if len(same) > 1:
                 for block in self.chain[-20:]:
                     self.all_equal("state_getRoot", hex(block.number), nodes=same)
+
+    def proofs_refused(self):
+        """No node has proofs of the Merkle trie under a root of the binary tree."""
+        token = "0x" + self.network.traffic.token.hex()
+        for node in self.nodes:
+            answer = node.rpc.ask("eth_getProof", token, ["0x0"], "latest")
+            message = answer.get("error", {}).get("message", "")
+            if "partitioned binary tree" not in message:
+                raise Disagreement(f"node {node.name}: eth_getProof after the switch: {answer}")
+            self.compared["eth_getProof refused"] += 1
+
+    def trees(self):
+        """The roots of both trees, for every block of a chain that switches to the binary tree: one
+        is in the header, the other is the shadow root. A node's own store has one of the two."""
+        if self.network.schedule.binary_tree_time is None:
+            return
+        for block in self.chain:
+            shadow = self.all_equal("debug_shadowStateRoot", block.hash)
+            header = block.payload.fields["stateRoot"]
+            is_binary = self.network.schedule.is_binary(block.timestamp)
+            for node in self.nodes:
+                own = node.rpc.call("state_getRoot", block.hash)["root"]
+                wanted = header if is_binary == (":pbt" in node.kind) else shadow
+                if own != wanted or header == shadow:
+                    raise Disagreement(
+                        f"node {node.name} has the root {own} of block {block.number}, whose header "
+                        f"has {header}, beside {shadow}"
+                    )
+            side = "from the switch on" if is_binary else "before the switch"
+            self.compared[f"roots of both trees {side}"] += 1
+        self.all_equal("debug_migrationProgress")
 
     def bodies(self):
         for start in range(1, len(self.chain) + 1, 64):

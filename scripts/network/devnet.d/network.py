@@ -26,6 +26,9 @@ ZERO = "0x" + "00" * 32
 FINALITY_LAG, SAFE_LAG = 64, 40
 # After this many slots a pending transaction is lost; after this many it is sent again.
 LOST_AFTER, AGAIN_AFTER = 150, 5
+# Around the switch to the binary tree: slots before it without other splits and without nodes going
+# away, slots on either side of it that the split covers, and how often all nodes then change branch.
+CALM, SPLIT_REACH, SWINGS = 26, 4, 6
 # Slots within which a transaction of every type is expected.
 LONG_ENOUGH = 30
 
@@ -44,6 +47,7 @@ class Network:
         self.no_finality_until = -1
         self.slot = 0
         self.withdrawals = 0
+        self.has_split_at_switch = False
         self.counts = Counter()
         self.proposed, self.mined, self.notes = Counter(), Counter(), Counter()
         self.blocks, self.mined_types = Counter(), Counter()
@@ -267,6 +271,11 @@ class Network:
             ["block", "missed", "late", "split", "away"], weights=[80, 7, 5, 4, 4]
         )[0]
         quiet = self.slot <= 3 or self.slot > self.options.slots - 2
+        if self.is_near_switch(CALM) and event in ("split", "away", "late"):
+            event = "block"
+        if self.is_near_switch(SPLIT_REACH) and not self.has_split_at_switch:
+            self.has_split_at_switch = True
+            return self.begin_split(2 * SPLIT_REACH)
         if event == "split" and not quiet and len(self.up) > 1:
             return self.begin_split()
         if event == "away" and not quiet and len(self.up) > 1:
@@ -282,6 +291,8 @@ class Network:
             self.send_wrong(block)
         self.spread(block, self.up)
         self.move_head(block)
+        if self.is_near_switch(CALM):
+            self.send_other_root(block)
         if self.rng.random() < self.options.wrong:
             self.send_wrong(block)
 
@@ -300,20 +311,26 @@ class Network:
 
     # -- two halves that do not hear each other --------------------------------------------------
 
-    def begin_split(self):
+    def is_near_switch(self, slots):
+        """Whether the switch to the binary tree is at most so many slots away."""
+        at = getattr(self.options, "binary_tree_at", None)
+        return at is not None and abs(at - self.slot) <= slots
+
+    def begin_split(self, depth=None):
         nodes = self.shuffled(self.up)
         cut = self.rng.randrange(1, len(nodes))
-        depth = self.rng.choice([1, 1, 2, 3, 5, 8, self.options.max_reorg])
+        at_switch = depth is not None
+        depth = depth or self.rng.choice([1, 1, 2, 3, 5, 8, self.options.max_reorg])
         depth = min(depth, self.options.slots - 2 - self.slot)
         self.split = {"until": self.slot + depth, "halves": [nodes[:cut], nodes[cut:]]}
-        self.split["heads"] = [self.head, self.head]
+        self.split |= {"heads": [self.head, self.head], "at_switch": at_switch}
         self.counts["splits"] += 1
         self.slot_of_a_split()
 
     def slot_of_a_split(self):
         split = self.split
         for side, half in enumerate(split["halves"]):
-            if self.rng.random() < 0.15:
+            if self.rng.random() < 0.15 and not split["at_switch"]:
                 self.counts["missed"] += 1
                 continue
             block = self.build(half[self.slot % len(half)], split["heads"][side])
@@ -321,12 +338,14 @@ class Network:
             split["heads"][side] = block
             if side == 0:
                 self.move_head(block)
+            if split["at_switch"]:
+                self.send_other_root(block, half)
         if self.slot >= split["until"]:
             self.heal()
 
     def heal(self):
         """Joins the halves: the longer chain wins, blocks of the other become side blocks."""
-        heads, halves = self.split["heads"], self.split["halves"]
+        heads, halves, at_switch = (self.split[of] for of in ("heads", "halves", "at_switch"))
         self.split = None
         winner = 0 if heads[0].number > heads[1].number else 1
         if heads[0].number == heads[1].number:
@@ -344,6 +363,37 @@ class Network:
         if winner == 0 and lost.branch(won):
             self.depths[len(lost.branch(won))] += 1
         self.move_head(won)
+        if at_switch:
+            self.swing(won, lost)
+
+    def swing(self, won, lost):
+        """Takes all nodes to the other branch and back, again and again, across the switch to the
+        binary tree."""
+        fork = won.branch(lost)[0].parent
+        is_binary = self.schedule.is_binary
+        if is_binary(fork.timestamp) or not is_binary(min(won.timestamp, lost.timestamp)):
+            raise Disagreement(f"slot {self.slot}: the branches do not both cross the switch")
+        for head in [lost, won] * (SWINGS // 2):
+            for node in self.shuffled(self.up):
+                self.forkchoice(node, head)
+            self.move_head(head)
+            self.check_heads()
+            self.check_trees(head)
+            self.counts["reorgs of all nodes across the switch"] += 1
+
+    def check_trees(self, block):
+        """Both roots of a block, which must be the same on all nodes, and what they say of the
+        switch."""
+        roots = {
+            node.name: node.rpc.call("debug_shadowStateRoot", block.hash) for node in self.up
+        }
+        self.same(f"the shadow root of block {block.number}", roots)
+        root = next(iter(roots.values()))
+        if root in (None, block.payload.fields["stateRoot"]):
+            raise Disagreement(f"slot {self.slot}: block {block.number} has the shadow root {root}")
+        progress = {node.name: node.rpc.call("debug_migrationProgress") for node in self.up}
+        self.same("the progress of the switch", progress)
+        return root
 
     # -- nodes that go away ----------------------------------------------------------------------
 
@@ -415,6 +465,20 @@ class Network:
                 child = child_of(wrong, 1)
                 self.new_payload(node, child, f"child of: {what}", ("INVALID",))
         self.wrong_version(block)
+
+    def send_other_root(self, block, nodes=None):
+        """The payload of a block with the root of the other tree, which all nodes that have the block
+        must reject."""
+        nodes = nodes or self.up
+        shadow = nodes[0].rpc.call("debug_shadowStateRoot", block.hash)
+        wrong = copy.deepcopy(block.payload)
+        wrong.fields["stateRoot"] = shadow
+        wrong.rehashed()
+        what = f"newPayload with the root of the other tree than block {block.number} {block.hash}"
+        for node in self.shuffled(nodes):
+            self.new_payload(node, wrong, what, ("INVALID",))
+        side = "from the switch on" if self.schedule.is_binary(block.timestamp) else "before it"
+        self.wrong[f"root of the other tree {side}"] += 1
 
     def described(self, hashes, block):
         names = {block.parent.hash: "parent", None: "null", ZERO: "zero"}
