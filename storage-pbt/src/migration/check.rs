@@ -3,7 +3,7 @@
 use super::{
     FileDigest, MigrationContext, MigrationError, MigrationStep, Preimage, PreimageReader,
     SnapshotReader, SnapshotSummary, TreeKey, TreeLeaf,
-    code::{ChunkOwners, CodeReader, CodeSizes},
+    code::{ChunkOwners, CodeReader, CodeSizeSorter},
     leaf::{HeaderAccount, HeaderCode, HeaderLeaves},
     mpt::{HashedEntry, HashedState},
 };
@@ -40,7 +40,7 @@ pub struct CheckedState {
     /// Codes, with delegations.
     pub codes: u64,
     state: HashedState,
-    sizes: CodeSizes,
+    sizes: CodeSizeSorter,
     chunks: Box<dyn BulkSorter>,
 }
 
@@ -98,7 +98,7 @@ impl DualCheck<'_> {
         };
         let mut join = StateJoin {
             state: HashedState::new(context.sorter()),
-            sizes: CodeSizes::new(context.sorter()),
+            sizes: CodeSizeSorter::new(context.sorter()),
             counts: [0; 2],
             owner: None,
         };
@@ -277,7 +277,7 @@ impl<R: Read> SweptLeaves<R> {
 /// Joins leaves with their preimages.
 struct StateJoin {
     state: HashedState,
-    sizes: CodeSizes,
+    sizes: CodeSizeSorter,
     /// Accounts, slots.
     counts: [u64; 2],
     /// The account of the last slot, with its hash.

@@ -25,16 +25,16 @@ const fn chunk_count(size: u32) -> u32 {
 ///
 /// The key of a record is the code's keccak-256, its size (4 bytes), and whether it is a delegation (1
 /// byte). The value of a delegation is its target.
-pub(super) struct CodeSizes(Box<dyn BulkSorter>);
+pub(super) struct CodeSizeSorter(Box<dyn BulkSorter>);
 
-/// What a record of [`CodeSizes`] says.
+/// What a record of [`CodeSizeSorter`] says.
 struct CodeSize {
     code: B256,
     size: u32,
     target: Option<Address>,
 }
 
-impl CodeSizes {
+impl CodeSizeSorter {
     pub(super) fn new(sorter: Box<dyn BulkSorter>) -> Self {
         Self(sorter)
     }
@@ -88,7 +88,7 @@ impl CodeSizes {
             let CodeSize { code, size, .. } = next;
             if let Some(last) = last.filter(|last| last.code == code) {
                 return Err(match last.target.is_some() == next.target.is_some() {
-                    true => MigrationError::CodeSizes { code, one: last.size, other: size },
+                    true => MigrationError::CodeSizeSorter { code, one: last.size, other: size },
                     false => MigrationError::IndicatorAsCode { code },
                 });
             }
@@ -176,7 +176,7 @@ pub(super) struct CodeReader<'a> {
 
 impl<'a> CodeReader<'a> {
     pub(super) fn new(
-        sizes: &'a mut CodeSizes,
+        sizes: &'a mut CodeSizeSorter,
         chunks: &'a mut dyn BulkSorter,
     ) -> Result<Self, StateError> {
         Ok(Self { sizes: Box::new(sizes.all()?), chunks: chunks.sorted()?.peekable() })

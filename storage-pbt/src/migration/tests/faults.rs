@@ -39,7 +39,7 @@ fn changed(state: &StateFixture, change: impl FnOnce(&mut BTreeMap<TreeKey, B256
     let mut leaves = state.leaves();
     change(&mut leaves);
     let snapshot = snapshot_of(&raw(leaves));
-    fault(MigrationFiles { snapshot, ..state.files(Rlp) }.check(state.state_root()))
+    fault(MadeFilePair { snapshot, ..state.files(Rlp) }.check(state.state_root()))
 }
 
 fn header(n: u8, sub: u8) -> TreeKey {
@@ -71,7 +71,7 @@ fn leaves_that_no_state_has_are_refused_even_if_their_root_fits() {
     says("ReservedBytes", Box::new(set(header(1, 0), 2, 1)));
     says("CodeSize", Box::new(set(header(1, 0), 7, 1)));
     says("CodeSize", Box::new(set(header(5, 0), 7, 24)));
-    says("CodeSizes", Box::new(set(header(2, 0), 7, 1)));
+    says("CodeSizeSorter", Box::new(set(header(2, 0), 7, 1)));
     says("CodeTooLong", Box::new(set(header(4, 0), 4, 1)));
     says("CodeHash", Box::new(set(header(4, 0), 7, 125)));
     says("StateRoot", Box::new(set(header(1, 0), 31, 1)));
@@ -148,7 +148,7 @@ fn records_of_the_layout_rlp_that_are_not_canonical_are_refused() {
     let files = state.files(Rlp);
     let leaves = raw(state.leaves());
     let says = |expected: &str, snapshot: Vec<u8>| {
-        let files = MigrationFiles { snapshot, ..files.clone() };
+        let files = MadeFilePair { snapshot, ..files.clone() };
         assert_eq!(fault(files.check(state.state_root())), expected);
     };
     let with = |change: &dyn Fn(&mut RawLeaves)| {
@@ -279,7 +279,7 @@ fn preimages_that_are_not_those_of_the_state_are_refused() {
     let state = small_state();
     let files = state.files(Tagged);
     let says = |expected: &str, preimages: Vec<u8>| {
-        let files = MigrationFiles { preimages, ..files.clone() };
+        let files = MadeFilePair { preimages, ..files.clone() };
         assert_eq!(fault(files.check(state.state_root())), expected);
     };
     let mut accounts: Vec<(Address, Vec<B256>)> = Vec::new();

@@ -81,9 +81,9 @@ impl StateFixture {
     }
 
     /// Its preimage file, and its snapshot.
-    pub(super) fn files(&self, layout: SnapshotLayout) -> MigrationFiles {
+    pub(super) fn files(&self, layout: SnapshotLayout) -> MadeFilePair {
         let mut export = self.export().unwrap();
-        with_context(|context| MigrationFiles {
+        with_context(|context| MadeFilePair {
             preimages: export.write_preimages(context, Vec::new()).unwrap().1,
             snapshot: export.leaves.write(context, layout, Vec::new()).unwrap().1,
             layout,
@@ -93,13 +93,13 @@ impl StateFixture {
 
 /// Both files.
 #[derive(Clone, Debug)]
-pub(super) struct MigrationFiles {
+pub(super) struct MadeFilePair {
     pub(super) preimages: Vec<u8>,
     pub(super) snapshot: Vec<u8>,
     pub(super) layout: SnapshotLayout,
 }
 
-impl MigrationFiles {
+impl MadeFilePair {
     pub(super) fn check(&self, state_root: B256) -> Result<CheckedState, MigrationError> {
         let mut watch = |_| true;
         let context =

@@ -108,11 +108,11 @@ struct Witness {
     codes: Vec<Bytes>,
 }
 
-type TouchedAccounts = BTreeMap<Address, Option<TouchedAccount>>;
+type TouchedAccounts = BTreeMap<Address, Option<PostAccount>>;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct TouchedAccount {
+struct PostAccount {
     nonce: u64,
     balance: U256,
     code_hash: Option<B256>,
@@ -147,8 +147,8 @@ fn touched(states: TouchedStates, state: &str) -> Blocks {
         _ => None,
     };
     let accounts = accounts.ok_or_else(|| format!("the source has no state `{state}`"))?;
-    let account = |(address, touched): (Address, Option<TouchedAccount>)| {
-        let TouchedAccount { nonce, balance, code_hash, storage } = touched?;
+    let account = |(address, touched): (Address, Option<PostAccount>)| {
+        let PostAccount { nonce, balance, code_hash, storage } = touched?;
         let code_hash = code_hash.unwrap_or(KECCAK256_EMPTY);
         let account = Account { nonce, balance, code_hash };
         let slots = storage.into_iter().map(|(slot, value)| (B256::from(slot), value));
