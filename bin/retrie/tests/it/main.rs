@@ -28,7 +28,6 @@ mod node;
 mod params;
 mod parquet;
 mod parts;
-mod pbt;
 mod peers;
 mod prefix;
 mod proof;

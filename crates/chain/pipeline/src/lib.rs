@@ -113,7 +113,6 @@ pub use block::{BlockWithReceipts, ExecutedBlock};
 pub use build::{BlockAttributes, BlockBuilder, BuildOverrides, BuildParent};
 pub use chain::{ChainOptions, ChainStore, WriteCheck, genesis_delta, native_spec};
 pub use dump::{DumpProgress, dump_state, open_state};
-pub use entries::PagedEntries;
 pub use error::{
     AnchorError, BlockRangeError, BundleError, ChainSetupError, InvalidBlockError, MigrateError,
     PipelineError, PreimageError, RootMismatch,
