@@ -88,7 +88,7 @@ impl CodeSizeSorter {
             let CodeSize { code, size, .. } = next;
             if let Some(last) = last.filter(|last| last.code == code) {
                 return Err(match last.target.is_some() == next.target.is_some() {
-                    true => MigrationError::CodeSizeSorter { code, one: last.size, other: size },
+                    true => MigrationError::CodeSizes { code, one: last.size, other: size },
                     false => MigrationError::IndicatorAsCode { code },
                 });
             }

@@ -222,7 +222,7 @@ pub enum MigrationError {
     // -- codes ----------------------------------------------------------------------------------
     /// Two accounts with the same code give it different sizes.
     #[error("accounts give code {code} the sizes {one} and {other}")]
-    CodeSizeSorter {
+    CodeSizes {
         /// keccak-256 of the code.
         code: B256,
         /// A size in bytes.

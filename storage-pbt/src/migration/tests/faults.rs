@@ -71,7 +71,7 @@ fn leaves_that_no_state_has_are_refused_even_if_their_root_fits() {
     says("ReservedBytes", Box::new(set(header(1, 0), 2, 1)));
     says("CodeSize", Box::new(set(header(1, 0), 7, 1)));
     says("CodeSize", Box::new(set(header(5, 0), 7, 24)));
-    says("CodeSizeSorter", Box::new(set(header(2, 0), 7, 1)));
+    says("CodeSizes", Box::new(set(header(2, 0), 7, 1)));
     says("CodeTooLong", Box::new(set(header(4, 0), 4, 1)));
     says("CodeHash", Box::new(set(header(4, 0), 7, 125)));
     says("StateRoot", Box::new(set(header(1, 0), 31, 1)));
