@@ -1,7 +1,6 @@
 //! Caches of durable blocks below the tip: full caches of the last few blocks, so that a short
 //! reorganisation need not open them, and compacted caches of older blocks, for proofs.
 
-use alloy_primitives::B256;
 use retrie_state::{AnyCache, BlockRef, CompactedCache};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,59 +9,79 @@ const OPENED: usize = 4;
 /// How many caches may wait for compaction.
 const LEAVING: usize = 8;
 
-/// Caches by block.
+/// Caches by block. No cache outlives its block's time on the chain: a block that is reverted and
+/// applied again may have other rows, of which the old cache knows nothing.
 #[derive(Default)]
 pub(crate) struct BlockCaches {
     /// Full caches of the last blocks below the tip, newest last.
-    recent: VecDeque<(B256, AnyCache)>,
+    recent: VecDeque<(BlockRef, AnyCache)>,
     /// Compacted caches of older blocks, by number.
-    compacted: BTreeMap<u64, (B256, CompactedCache)>,
+    compacted: BTreeMap<u64, (BlockRef, CompactedCache)>,
     /// Bytes of the compacted caches.
     bytes: u64,
     /// Full caches of older blocks that a reader has opened.
-    opened: VecDeque<(B256, AnyCache)>,
+    opened: VecDeque<(BlockRef, AnyCache)>,
     /// Full caches that wait for compaction, oldest first.
-    leaving: VecDeque<(B256, AnyCache)>,
+    leaving: VecDeque<(BlockRef, AnyCache)>,
+    /// How many times blocks were reverted.
+    reverts: u64,
 }
+
+/// When a cache was taken from [`BlockCaches`], or began to be made. A result of later can be put
+/// back unless blocks were reverted since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CacheTime(u64);
 
 impl BlockCaches {
     /// Adds the cache of the newest block below the tip. If there are then more than `kept`, it
     /// returns the oldest.
     pub(crate) fn remember(
         &mut self,
-        hash: B256,
+        block: BlockRef,
         cache: AnyCache,
         kept: usize,
-    ) -> Option<(B256, AnyCache)> {
-        self.recent.retain(|(known, _)| *known != hash);
-        self.recent.push_back((hash, cache));
+    ) -> Option<(BlockRef, AnyCache)> {
+        self.recent.retain(|(known, _)| *known != block);
+        self.recent.push_back((block, cache));
         if self.recent.len() > kept { self.recent.pop_front() } else { None }
     }
 
     /// Queues a cache for compaction; returns it if too many wait.
-    pub(crate) fn queue_compaction(&mut self, hash: B256, cache: AnyCache) -> Option<AnyCache> {
+    pub(crate) fn queue_compaction(
+        &mut self,
+        block: BlockRef,
+        cache: AnyCache,
+    ) -> Option<AnyCache> {
         if self.leaving.len() >= LEAVING {
             return Some(cache);
         }
-        self.leaving.push_back((hash, cache));
+        self.leaving.push_back((block, cache));
         None
     }
 
     /// The next cache to compact. It stays in the queue until
     /// [`pop_compacted`](Self::pop_compacted).
-    pub(crate) fn next_to_compact(&self) -> Option<(B256, AnyCache)> {
+    pub(crate) fn next_to_compact(&self) -> Option<(BlockRef, AnyCache)> {
         self.leaving.front().cloned()
     }
 
-    /// Removes the first cache from the queue, once it is compacted.
-    pub(crate) fn pop_compacted(&mut self) -> Option<(B256, AnyCache)> {
-        self.leaving.pop_front()
+    /// Removes the first cache from the queue, once it is compacted. `since` is when it was taken.
+    pub(crate) fn pop_compacted(&mut self, since: CacheTime) -> Option<(BlockRef, AnyCache)> {
+        if self.now() == since { self.leaving.pop_front() } else { None }
     }
 
-    /// Adds a cache that was opened from rows.
-    pub(crate) fn remember_opened(&mut self, hash: B256, cache: AnyCache) {
-        self.opened.retain(|(known, _)| *known != hash);
-        self.opened.push_back((hash, cache));
+    /// The present.
+    pub(crate) const fn now(&self) -> CacheTime {
+        CacheTime(self.reverts)
+    }
+
+    /// Adds a cache that was opened from rows as they were at `since`.
+    pub(crate) fn remember_opened(&mut self, block: BlockRef, cache: AnyCache, since: CacheTime) {
+        if self.now() != since {
+            return;
+        }
+        self.opened.retain(|(known, _)| *known != block);
+        self.opened.push_back((block, cache));
         if self.opened.len() > OPENED {
             self.opened.pop_front();
         }
@@ -72,7 +91,7 @@ impl BlockCaches {
     /// take more than `bytes`.
     pub(crate) fn keep_compacted(&mut self, block: BlockRef, thinned: CompactedCache, bytes: u64) {
         self.bytes += thinned.bytes;
-        if let Some((_, before)) = self.compacted.insert(block.number, (block.hash, thinned)) {
+        if let Some((_, before)) = self.compacted.insert(block.number, (block, thinned)) {
             self.bytes -= before.bytes;
         }
         while self.bytes > bytes
@@ -82,22 +101,34 @@ impl BlockCaches {
         }
     }
 
-    /// Drops the compacted caches of blocks before `first`, or after `last`.
-    pub(crate) fn retain(&mut self, first: u64, last: u64) {
-        let is_outside = |number: &u64| *number < first || *number > last;
+    /// Drops the compacted caches of blocks before `first`.
+    pub(crate) fn drop_before(&mut self, first: u64) {
+        self.retain_compacted(|number| number >= first);
+    }
+
+    /// Drops all caches of blocks after `last`, which are reverted.
+    pub(crate) fn revert_to(&mut self, last: u64) {
+        self.reverts += 1;
+        for caches in [&mut self.recent, &mut self.opened, &mut self.leaving] {
+            caches.retain(|(block, _)| block.number <= last);
+        }
+        self.retain_compacted(|number| number <= last);
+    }
+
+    fn retain_compacted(&mut self, stays: impl Fn(u64) -> bool) {
         let bytes = &mut self.bytes;
         self.compacted.retain(|number, (_, thinned)| {
-            let goes = is_outside(number);
-            *bytes -= if goes { thinned.bytes } else { 0 };
-            !goes
+            let stays = stays(*number);
+            *bytes -= if stays { 0 } else { thinned.bytes };
+            stays
         });
     }
 
     /// The cache of a block, full or compacted.
     pub(crate) fn get(&self, block: BlockRef) -> Option<AnyCache> {
         let thinned = || {
-            let (hash, thinned) = self.compacted.get(&block.number)?;
-            (*hash == block.hash).then(|| thinned.cache.clone())
+            let (known, thinned) = self.compacted.get(&block.number)?;
+            (*known == block).then(|| thinned.cache.clone())
         };
         self.get_full(block).or_else(thinned)
     }
@@ -105,13 +136,14 @@ impl BlockCaches {
     /// The full cache of a block, for many reads or for blocks on top of it.
     pub(crate) fn get_full(&self, block: BlockRef) -> Option<AnyCache> {
         let mut whole = self.recent.iter().chain(&self.leaving).chain(&self.opened);
-        whole.find(|(hash, _)| *hash == block.hash).map(|(_, cache)| cache.clone())
+        whole.find(|(known, _)| *known == block).map(|(_, cache)| cache.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloy_primitives::B256;
 
     fn block(number: u64) -> BlockRef {
         BlockRef::new(number, B256::with_last_byte(number as u8))
@@ -147,7 +179,8 @@ mod tests {
     fn what_is_beyond_the_retained_blocks_goes_and_makes_room() {
         let mut structures = BlockCaches::default();
         (1..=6).for_each(|number| structures.keep_compacted(block(number), thinned(10), 60));
-        structures.retain(3, 5);
+        structures.drop_before(3);
+        structures.revert_to(5);
         assert_eq!(kept(&structures), [3, 4, 5]);
         (7..=9).for_each(|number| structures.keep_compacted(block(number), thinned(10), 60));
         assert_eq!(kept(&structures), [3, 4, 5, 7, 8, 9]);
@@ -160,15 +193,16 @@ mod tests {
     fn those_to_be_thinned_are_whole_until_then_and_few() {
         let mut structures = BlockCaches::default();
         let mut leave =
-            |number: u64| structures.queue_compaction(block(number).hash, AnyCache::new(number));
+            |number: u64| structures.queue_compaction(block(number), AnyCache::new(number));
         assert!((1..=LEAVING as u64).all(|number| leave(number).is_none()));
         assert!(leave(20).is_some());
         assert!(
             structures.get_full(block(1)).is_some() && structures.get_full(block(20)).is_none()
         );
-        assert_eq!(structures.next_to_compact().map(|(hash, _)| hash), Some(block(1).hash));
-        assert_eq!(structures.pop_compacted().map(|(hash, _)| hash), Some(block(1).hash));
-        assert_eq!(structures.next_to_compact().map(|(hash, _)| hash), Some(block(2).hash));
+        assert_eq!(structures.next_to_compact().map(|(block, _)| block), Some(block(1)));
+        let since = structures.now();
+        assert_eq!(structures.pop_compacted(since).map(|(block, _)| block), Some(block(1)));
+        assert_eq!(structures.next_to_compact().map(|(block, _)| block), Some(block(2)));
         assert!(structures.get(block(1)).is_none() && structures.get(block(2)).is_some());
     }
 
@@ -177,12 +211,34 @@ mod tests {
         let mut structures = BlockCaches::default();
         let mut remember = |number: u64| {
             let cache = AnyCache::new(number);
-            structures.remember(block(number).hash, cache, 2).map(|(hash, _)| hash)
+            structures.remember(block(number), cache, 2).map(|(block, _)| block)
         };
         assert_eq!([1, 2, 2].map(&mut remember), [None; 3]);
-        assert_eq!(remember(3), Some(block(1).hash));
-        (1..=5)
-            .for_each(|number| structures.remember_opened(block(number).hash, AnyCache::new(())));
+        assert_eq!(remember(3), Some(block(1)));
+        let since = structures.now();
+        (1..=5).for_each(|number| {
+            structures.remember_opened(block(number), AnyCache::new(()), since);
+        });
         assert_eq!(kept(&structures), [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_reverted_block_leaves_no_cache_not_even_one_that_was_being_made() {
+        let mut structures = BlockCaches::default();
+        let since = structures.now();
+        structures.remember(block(4), AnyCache::new(()), 9);
+        structures.remember(block(5), AnyCache::new(()), 9);
+        structures.remember_opened(block(6), AnyCache::new(()), since);
+        structures.queue_compaction(block(7), AnyCache::new(()));
+        structures.keep_compacted(block(8), thinned(10), 60);
+        assert_eq!(kept(&structures), [4, 5, 6, 7, 8]);
+        structures.revert_to(4);
+        assert_eq!(kept(&structures), [4]);
+        structures.remember_opened(block(6), AnyCache::new(()), since);
+        assert_eq!(kept(&structures), [4]);
+        // The same block again: what was compacted meanwhile is not this one.
+        structures.queue_compaction(block(7), AnyCache::new(()));
+        assert!(structures.pop_compacted(since).is_none());
+        assert_eq!(kept(&structures), [4, 7]);
     }
 }

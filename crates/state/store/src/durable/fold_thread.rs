@@ -12,9 +12,8 @@ use super::{
     generation::RowGeneration,
     state::{DurableState, MemoryState},
 };
-use alloy_primitives::B256;
 use parking_lot::MutexGuard;
-use retrie_state::AnyCache;
+use retrie_state::{AnyCache, BlockRef};
 use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -51,8 +50,8 @@ impl<'a> FoldThread<'a> {
                 self.delete_doomed(&mut memory);
             } else if memory.closing {
                 return;
-            } else if let Some((hash, cache)) = memory.caches.next_to_compact() {
-                self.compact(&mut memory, hash, cache);
+            } else if let Some((block, cache)) = memory.caches.next_to_compact() {
+                self.compact(&mut memory, block, cache);
             } else if memory.generations.len() > 1 && memory.fold_error.is_none() {
                 self.fold_oldest(&mut memory);
             } else {
@@ -95,17 +94,20 @@ impl<'a> FoldThread<'a> {
         self.cleared = Instant::now();
     }
 
-    /// Compacts the full cache of the block `hash`, the first in the queue.
-    fn compact(&self, memory: &mut MutexGuard<'_, MemoryState>, hash: B256, cache: AnyCache) {
+    /// Compacts the full cache of `block`, the first in the queue.
+    fn compact(&self, memory: &mut MutexGuard<'_, MemoryState>, block: BlockRef, cache: AnyCache) {
+        let since = memory.caches.now();
         if let Some(by) = self.durable.backend.extensions().cache_compaction {
             let compact = || catch_unwind(AssertUnwindSafe(|| by.compact_cache(&cache)));
             let compacted = MutexGuard::unlocked(memory, compact);
             if compacted.is_err() {
                 tracing::error!("compacting the cache of a block panicked; no data is lost");
             }
-            memory.keep_compacted(hash, compacted.ok().flatten(), by.compacted_cache_bytes());
+            if memory.caches.now() == since {
+                memory.keep_compacted(block, compacted.ok().flatten(), by.compacted_cache_bytes());
+            }
         }
-        let left = memory.caches.pop_compacted();
+        let left = memory.caches.pop_compacted(since);
         // Freeing the full cache takes long: do it without the lock.
         MutexGuard::unlocked(memory, || drop((cache, left)));
     }

@@ -131,27 +131,27 @@ impl MemoryState {
 
     /// Keeps the full cache of a durable block below the tip. The oldest full cache is queued for
     /// compaction on the fold thread.
-    pub(crate) fn remember(&mut self, hash: B256, cache: AnyCache, backend: &dyn AnyBackend) {
+    pub(crate) fn remember(&mut self, block: BlockRef, cache: AnyCache, backend: &dyn AnyBackend) {
         let compaction = backend.extensions().cache_compaction;
         let retained = compaction.map_or(RETAINED_CACHES, |by| by.retained_caches());
-        let oldest = self.caches.remember(hash, cache, retained);
-        if let Some((hash, cache)) = oldest
+        let oldest = self.caches.remember(block, cache, retained);
+        if let Some((block, cache)) = oldest
             && let Some(by) = compaction
             && by.compacted_cache_bytes() > 0
-            && let Some(cache) = self.caches.queue_compaction(hash, cache)
+            && let Some(cache) = self.caches.queue_compaction(block, cache)
         {
-            self.keep_compacted(hash, by.compact_cache(&cache), by.compacted_cache_bytes());
+            self.keep_compacted(block, by.compact_cache(&cache), by.compacted_cache_bytes());
         }
     }
 
     pub(crate) fn keep_compacted(
         &mut self,
-        hash: B256,
+        block: BlockRef,
         thinned: Option<CompactedCache>,
         bytes: u64,
     ) {
         // Some blocks of a large commit are not retained.
-        if let Some((block, _)) = self.durable(hash)
+        if self.is_durable(block)
             && let Some(thinned) = thinned
         {
             self.caches.keep_compacted(block, thinned, bytes);

@@ -614,6 +614,7 @@ impl<'a> AfterCommit<'a> {
         if let Some(to) = change.reverted_above {
             memory.blocks.split_off(&(to + 1));
             memory.retired.split_off(&(to + 1));
+            memory.caches.revert_to(to);
         }
         for tip in change.blocks {
             memory.blocks.insert(tip.block.number, (tip.block.hash, tip.root));
@@ -624,17 +625,19 @@ impl<'a> AfterCommit<'a> {
         let let_go = std::mem::replace(&mut memory.retired, retired);
         let mut files: BTreeSet<String> = let_go.into_values().flatten().collect();
         files.retain(|file| !memory.retired.values().flatten().any(|retained| retained == file));
-        let last = change.tip.tip.block.number;
-        memory.caches.retain(change.first_kept, last);
+        memory.caches.drop_before(change.first_kept);
         let backend = &*durable.backend;
-        if let Some(left) = memory.tip.replace(change.tip) {
-            memory.remember(left.tip.block.hash, left.cache, backend);
+        if let Some(left) = memory.tip.replace(change.tip)
+            && change.reverted_above.is_none_or(|to| left.tip.block.number <= to)
+        {
+            memory.remember(left.tip.block, left.cache, backend);
         }
         for proposal in &change.proposals {
             // So that live proposals do not keep the chain below in memory.
             proposal.0.rest_on_durable();
             if let Some(hash) = proposal.hash() {
-                memory.remember(hash, proposal.0.cache.clone(), backend);
+                let block = BlockRef::new(proposal.0.number, hash);
+                memory.remember(block, proposal.0.cache.clone(), backend);
             }
         }
         let active = memory.generations.last();

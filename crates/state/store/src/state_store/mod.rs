@@ -489,7 +489,14 @@ impl StateStore {
                 let tip = memory.tip_block();
                 return self.resolve_durable(memory, tip);
             }
-            StateId::Proposal(proposal) => proposal.clone(),
+            StateId::Proposal(proposal) => match proposal.block() {
+                // The durable rows may come from another proposal of the same block. Rows on which
+                // no root depends may differ between the two, and a cache goes with its rows.
+                Some(block) if memory.is_durable(block) => {
+                    return self.resolve_durable(memory, Some(block));
+                }
+                _ => proposal.clone(),
+            },
             StateId::Block(hash) => {
                 if let Some((block, _)) = memory.durable(hash) {
                     return self.resolve_durable(memory, Some(block));
@@ -522,6 +529,7 @@ impl StateStore {
     ) -> Result<ResolvedState, StateError> {
         let root = block.and_then(|block| memory.blocks.get(&block.number)).map(|(_, root)| *root);
         let known = block.and_then(|block| memory.cache_of(block));
+        let since = memory.caches.now();
         let view = self.view_of_durable(memory, block)?;
         let cache = match known {
             Some(cache) => cache,
@@ -529,7 +537,7 @@ impl StateStore {
                 let cache = self.durable.backend.open(&view, self.options.dir.as_deref())?;
                 if let Some(block) = block {
                     let mut memory = self.durable.memory.lock();
-                    memory.caches.remember_opened(block.hash, cache.clone());
+                    memory.caches.remember_opened(block, cache.clone(), since);
                 }
                 cache
             }
