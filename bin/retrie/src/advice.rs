@@ -23,6 +23,7 @@ use retrie_sources::{
 };
 use retrie_state::StateError;
 use retrie_state_sync::{StateSyncError, SyncTargetError};
+use retrie_storage_pbt::migration::MigrationError;
 use retrie_telemetry::{LogError, ServeError};
 use std::{borrow::Cow, error::Error};
 
@@ -52,6 +53,7 @@ fn about(error: &(dyn Error + 'static)) -> AdviceText {
         .or_else(|| typed::<LogError>(error, |_| say("choose another --log.file.directory")))
         .or_else(|| typed::<SyncTargetError>(error, origin))
         .or_else(|| typed::<StateSyncError>(error, fetch))
+        .or_else(|| typed::<MigrationError>(error, pbt_files))
         .or_else(|| of_lab(error))
 }
 
@@ -121,7 +123,8 @@ fn setup(error: &ChainSetupError) -> AdviceText {
         ChainSetupError::PlainPreimages { .. } => {
             say("leave out --state.preimages, or make a new datadir with --state.keys hashed")
         }
-        ChainSetupError::RefereeBehind { .. } => say("drop --referee, or import afresh with it"),
+        ChainSetupError::RefereeBehind { .. } => say("add --referee.join, or drop --referee"),
+        ChainSetupError::RefereeJoining { .. } => say("wait until it has joined, and start again"),
         _ => None,
     }
 }
@@ -182,6 +185,36 @@ fn preimages(error: &PreimageError) -> AdviceText {
             say("import a preimage file of this state first (retrie db preimages import)")
         }
         PreimageError::Stopped => say("run the same command again"),
+        _ => None,
+    }
+}
+
+fn pbt_files(error: &MigrationError) -> AdviceText {
+    match error {
+        MigrationError::NotRlp { .. }
+        | MigrationError::UnknownTag { .. }
+        | MigrationError::TagOrder { .. }
+        | MigrationError::NumberTooLong { .. }
+        | MigrationError::ReservedZone { .. }
+        | MigrationError::KeyLength { .. }
+        | MigrationError::TrailingBytes { .. } => {
+            say("check that --layout is that of the file, or get the file again")
+        }
+        MigrationError::Truncated { .. }
+        | MigrationError::LeafCount { .. }
+        | MigrationError::Digest { .. } => {
+            say("check that --layout is that of the file, and get the file again")
+        }
+        MigrationError::StateRoot { .. } => {
+            say("check the header of the block (--header, --state-root)")
+        }
+        MigrationError::EmptyAccount { .. } => say("--layout rlp can"),
+        MigrationError::HashedKeys => {
+            say("make a datadir with plain keys of it first (retrie db migrate --keys plain)")
+        }
+        MigrationError::MissingCode { .. } | MigrationError::SlotsWithoutAccount { .. } => DAMAGED,
+        MigrationError::Stopped => say("run the same command again"),
+        MigrationError::State(error) => state(error).or(say("--scratch names another folder")),
         _ => None,
     }
 }

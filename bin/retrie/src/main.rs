@@ -84,6 +84,9 @@ enum CliCommand {
     /// Get proofs of the state from a node, and verify them.
     #[command(subcommand)]
     Proof(commands::proof::ProofCommand),
+    /// Write, check and import the files of the partitioned binary tree (EIP-8347).
+    #[command(subcommand)]
+    Pbt(commands::pbt::PbtCommand),
     /// Inspect a datadir.
     #[command(subcommand)]
     Db(commands::db::DbCommand),
@@ -98,6 +101,7 @@ impl CliCommand {
     const fn only_prints(&self) -> bool {
         match self {
             Self::Db(command) => command.only_prints(),
+            Self::Pbt(command) => command.only_prints(),
             Self::Config(_) | Self::DumpGenesis(_) | Self::Proof(_) | Self::ReExecute(_) => true,
             #[cfg(feature = "lab")]
             Self::Replay(_) => true,
@@ -146,6 +150,7 @@ fn main() -> ExitCode {
         CliCommand::Bench(command) => command.run(&stop),
         CliCommand::Params(command) => command.run(&stop),
         CliCommand::Proof(command) => command.run(&stop),
+        CliCommand::Pbt(command) => command.run(&stop),
         CliCommand::Db(command) => command.run(&stop),
         CliCommand::Stage(command) => command.run(),
     };

@@ -134,10 +134,7 @@ pub enum MigrationError {
         found: u64,
     },
     /// An account without nonce, balance and code, which typed layouts do not have (EIP-7523).
-    #[error(
-        "the account with path {account} is empty (EIP-161), which this layout cannot express; \
-         the layout rlp can"
-    )]
+    #[error("the account with path {account} is empty (EIP-161), which this layout cannot express")]
     EmptyAccount {
         /// The account: H of its name.
         account: B256,

@@ -73,7 +73,8 @@ impl DumpStateArgs {
     }
 }
 
-fn write_headers(read: &ReadTxn, number: u64, file: &Path) -> eyre::Result<()> {
+/// Writes the headers of a block and of its ancestors, as far as BLOCKHASH reads them.
+pub(crate) fn write_headers(read: &ReadTxn, number: u64, file: &Path) -> eyre::Result<()> {
     let first = read.first()?.map_or(0, |first| first.number);
     let first = first.max((number + 1).saturating_sub(HASHES));
     let mut bytes = Vec::new();

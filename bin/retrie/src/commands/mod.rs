@@ -14,6 +14,7 @@ pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod init_state;
 pub(crate) mod params;
+pub(crate) mod pbt;
 pub(crate) mod proof;
 pub(crate) mod re_execute;
 #[cfg(feature = "lab")]

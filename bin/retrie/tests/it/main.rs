@@ -28,6 +28,7 @@ mod node;
 mod params;
 mod parquet;
 mod parts;
+mod pbt;
 mod peers;
 mod prefix;
 mod proof;

@@ -34,7 +34,8 @@ pub(crate) const fn first_slot(keys: KeyForm) -> BackendKey {
 }
 
 /// Entries of a state in key order.
-pub(crate) struct PagedEntries<'a> {
+#[expect(missing_debug_implementations, reason = "a state has none")]
+pub struct PagedEntries<'a> {
     state: &'a StateProvider,
     page: std::iter::Peekable<std::vec::IntoIter<StateEntry>>,
     /// Where the next page starts. If `last` is set, the first entry of that page was already
@@ -45,8 +46,8 @@ pub(crate) struct PagedEntries<'a> {
 }
 
 impl<'a> PagedEntries<'a> {
-    /// The entries from `start` on.
-    pub(crate) fn new(state: &'a StateProvider, start: Option<BackendKey>) -> Self {
+    /// The entries from `start` on; all of them with `None`.
+    pub fn new(state: &'a StateProvider, start: Option<BackendKey>) -> Self {
         let page = Vec::new().into_iter().peekable();
         Self { state, page, start, last: None, is_over: false }
     }
@@ -66,7 +67,10 @@ impl<'a> PagedEntries<'a> {
     }
 
     /// The next entry, if `is_wanted` is true for its key.
-    pub(crate) fn next_if(
+    ///
+    /// # Errors
+    /// If the state cannot be read.
+    pub fn next_if(
         &mut self,
         is_wanted: impl FnOnce(&BackendKey) -> bool,
     ) -> Result<Option<StateEntry>, StateError> {

@@ -116,10 +116,14 @@ impl BlockWriter {
 /// A file that appears under its name only when it is complete and on disk. Until then it has a
 /// temporary name in the same folder, and is deleted when dropped.
 #[derive(Debug)]
-pub(crate) struct AtomicFile(BufWriter<NamedTempFile>);
+pub struct AtomicFile(BufWriter<NamedTempFile>);
 
 impl AtomicFile {
-    pub(crate) fn create(target: &Path) -> Result<Self, SourceError> {
+    /// Starts a file that will have the name `target`.
+    ///
+    /// # Errors
+    /// If no file can be created in its folder.
+    pub fn create(target: &Path) -> Result<Self, SourceError> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".retrie-export-");
         // Temporary files are private by default; an export is an ordinary file with the umask.
@@ -131,7 +135,11 @@ impl AtomicFile {
         Ok(Self(BufWriter::with_capacity(1 << 20, file)))
     }
 
-    pub(crate) fn finish(self, target: &Path) -> Result<(), SourceError> {
+    /// Makes it durable, and gives it its name, that of [`create`](Self::create).
+    ///
+    /// # Errors
+    /// If writing, syncing or renaming fails. The target is then unchanged.
+    pub fn finish(self, target: &Path) -> Result<(), SourceError> {
         let file = self.0.into_inner().map_err(io::IntoInnerError::into_error);
         let file = file.map_err(|e| SourceError::io(target, "write the file", e))?;
         file.as_file()

@@ -68,7 +68,7 @@ pub use bundle::{
 pub use download::{DownloadError, DownloadProgress, DownloadedFile, Era1Mirror};
 pub use era1::{Era1Reader, Era1Summary, EraBlock, verify_era1};
 pub use error::{SourceError, SourceErrorKind, SourcePlace};
-pub use export::{BlockWriter, ExportSummary};
+pub use export::{AtomicFile, BlockWriter, ExportSummary};
 pub use fetch::{BlockFetcher, BlockTag, FetchError};
 pub use http::{BlockingClient, HttpFault, HttpOptions};
 pub use input::MAX_ITEM_BYTES;
