@@ -45,8 +45,8 @@ use retrie_chainspec::{
 use retrie_db::{ChainRead, LogBounds, StateRootMode};
 use retrie_engine::{
     ChainFollower, DevChain, Engine, EngineApi, EngineConfig, EngineHandle, FollowConfig,
-    HeadSource, LiveChain, LogIndexer, NodeWarmUp, PayloadBuilder, PoolMaintainer, SealingMode,
-    StateServer, pool::TransactionPool,
+    HeadSource, LiveChain, LogIndexer, NodeWarmUp, PayloadBuilder, PoolMaintainer, RefereeJoiner,
+    SealingMode, StateServer, pool::TransactionPool,
 };
 use retrie_pipeline::ChainStore;
 use retrie_rpc::DevNode;
@@ -106,6 +106,8 @@ pub struct NodeCommand {
 
 /// Retention of a dev chain without `--retention`.
 const DEV_RETENTION: u64 = 10_000;
+/// A referee that lacks at most this many blocks joins before the node starts.
+const JOINED_AT_START: u64 = 256;
 /// Interval between checks of the stop signal.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -215,7 +217,7 @@ impl NodeCommand {
             tracing::info!("metrics on http://{}/metrics", server.address());
             services.add(server);
         }
-        let engine = self.start_engine(spec, datadir, metrics, services)?;
+        let engine = self.start_engine(spec, datadir, metrics, services, stop)?;
         let live = engine.live();
         let threads = ServerThreads::start()?;
         let runtime = threads.handle();
@@ -309,14 +311,23 @@ impl NodeCommand {
         datadir: &Path,
         metrics: &Metrics,
         services: &ServiceList,
+        stop: &AtomicBool,
     ) -> eyre::Result<EngineHandle> {
         let options = self.state.chain_options(spec, datadir, self.db.options())?;
-        let chain = Arc::new(ChainStore::open(options)?);
+        let (chain, joining) = if self.state.referee_joins {
+            ChainStore::open_joined(options, Some(JOINED_AT_START), stop, &mut |_| {})?
+        } else {
+            (ChainStore::open(options)?, None)
+        };
+        let chain = Arc::new(chain);
         chain.register_metrics(metrics);
         log_startup(&chain, datadir)?;
         let config = EngineConfig { is_dev: self.dev.dev, ..self.engine.config() };
         let engine = Engine::start(chain.clone(), config, metrics.clone())?;
         let handle = engine.handle().clone();
+        if let Some(joining) = joining {
+            services.add(RefereeJoiner::start(chain.clone(), joining)?);
+        }
         services.add(EngineService { engine, chain: chain.clone() });
         services.add(LogIndexer::start(chain, LogBounds::default())?);
         Ok(handle)

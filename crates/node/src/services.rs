@@ -3,6 +3,7 @@
 //! | service | needs | stops |
 //! |---|---|---|
 //! | metrics | | its port |
+//! | referee join | | at the last durable block, if it is near |
 //! | engine | | once everything canonical is durable |
 //! | log index | engine | gives up the step under way |
 //! | threads | | tasks that are left, after 5 s |
@@ -17,7 +18,9 @@
 
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
-use retrie_engine::{Engine, FollowerHandle, LogIndexer, NodeWarmUp, PoolMaintainer};
+use retrie_engine::{
+    Engine, FollowerHandle, LogIndexer, NodeWarmUp, PoolMaintainer, RefereeJoiner,
+};
 use retrie_pipeline::ChainStore;
 use retrie_rpc::server::RunningServers;
 use retrie_telemetry::MetricsServer;
@@ -169,6 +172,25 @@ impl NodeService for EngineService {
 impl NodeService for LogIndexer {
     fn name(&self) -> &'static str {
         "log index"
+    }
+
+    fn health(&self) -> ServiceHealth {
+        match self.last_error() {
+            _ if !self.is_running() => ServiceHealth::Ended,
+            Some(reason) => ServiceHealth::Failing(reason),
+            None => ServiceHealth::Works,
+        }
+    }
+
+    fn stop(self: Box<Self>) -> eyre::Result<()> {
+        drop(self);
+        Ok(())
+    }
+}
+
+impl NodeService for RefereeJoiner {
+    fn name(&self) -> &'static str {
+        "referee join"
     }
 
     fn health(&self) -> ServiceHealth {

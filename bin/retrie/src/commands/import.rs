@@ -5,14 +5,14 @@ use crate::limit::of_import as of_limit;
 use crate::{
     args::{ChainArgs, DbArgs, HttpArgs, StateArgs},
     output::{CommandOutput, grouped, say},
-    progress::ImportProgress,
+    progress::{ImportProgress, LINE_EVERY},
 };
 use eyre::{Context, bail};
 use retrie_db::StateRootMode;
 #[cfg(not(feature = "lab"))]
 use retrie_db::SyncMode;
 use retrie_pipeline::{
-    ChainStore, ImportEnd, ImportOptions, ImportOutcome, RootCheckMode, import,
+    ChainOptions, ChainStore, ImportEnd, ImportOptions, ImportOutcome, RootCheckMode, import,
     report::ImportReport,
 };
 use retrie_sources::{BlockSource, SourceLocation};
@@ -21,6 +21,7 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     sync::{Arc, atomic::AtomicBool},
+    time::Instant,
 };
 
 /// Arguments of `retrie import`.
@@ -92,7 +93,7 @@ impl ImportArgs {
                 options.backend.identity().name
             );
         }
-        let chain = ChainStore::open(options)?;
+        let chain = self.open(options, stop)?;
         chain.register_metrics(&metrics);
         if chain.root_mode() == StateRootMode::Shadow {
             let by = match &self.state.referee {
@@ -133,6 +134,24 @@ impl ImportArgs {
         );
         progress.finish();
         self.print(&chain, outcome?)
+    }
+
+    fn open(&self, options: ChainOptions, stop: &AtomicBool) -> eyre::Result<ChainStore> {
+        if !self.state.referee_joins {
+            return Ok(ChainStore::open(options)?);
+        }
+        let mut told = Instant::now();
+        let mut report = |step| {
+            if told.elapsed() >= LINE_EVERY {
+                told = Instant::now();
+                tracing::info!("the referee joins: {step}");
+            }
+        };
+        let (chain, joining) = ChainStore::open_joined(options, None, stop, &mut report)?;
+        if joining.is_some() {
+            bail!("stopped before the referee was at the tip; the same command goes on");
+        }
+        Ok(chain)
     }
 
     /// Prints the outcome, and writes its figures as JSON.

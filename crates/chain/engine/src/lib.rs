@@ -27,7 +27,7 @@
 //! * **status** ([`NodeStatus`], [`SyncProgress`], [`BlockSyncWait`]): what RPC and logs show of
 //!   the node, and how far it is behind.
 //!
-//! Also here: [`LogIndexer`] keeps the log index, [`NodeWarmUp`] prepares caches at startup,
+//! Also here: [`LogIndexer`] keeps the log index, [`RefereeJoiner`] lets a referee join, [`NodeWarmUp`] prepares caches at startup,
 //! [`re_execute`] checks stored blocks, and [`TestBlock`] serves `testing_buildBlockV1`.
 
 mod api;
@@ -44,6 +44,7 @@ pub mod pool;
 mod pool_maintainer;
 mod range_server;
 mod reexecute;
+mod referee_joiner;
 mod service;
 mod state;
 mod state_server;
@@ -63,6 +64,7 @@ pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
 pub use pool_maintainer::PoolMaintainer;
 pub use range_server::RangeServers;
 pub use reexecute::{ReExecutionReport, re_execute};
+pub use referee_joiner::RefereeJoiner;
 pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome};
 pub use state::{PostState, StateNeed};
 pub use state_server::{StateClient, StateServeError, StateServer};

@@ -2,8 +2,8 @@
 
 use crate::{
     ChainSetupError, PipelineError, ProposalSet, RootKind, RootSet, StoreSet, StoreSetId,
-    entries::SortedEntries, preimages::PreimageSorter, state_backends::StateBackends,
-    store_set::EntrySource,
+    entries::SortedEntries, joining::JoinProgress, preimages::PreimageSorter,
+    state_backends::StateBackends, store_set::EntrySource,
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_chainspec::{
@@ -31,6 +31,7 @@ use std::{path::PathBuf, sync::Arc};
 pub(crate) const DB_FOLDER: &str = "db";
 
 /// How to open a datadir.
+#[derive(Clone)]
 pub struct ChainOptions {
     /// Rules and genesis of the chain.
     pub spec: Arc<ChainSpec>,
@@ -138,6 +139,8 @@ pub struct ChainStore {
     pub(crate) spec: Arc<ChainSpec>,
     pub(crate) db: DatabaseEnv,
     pub(crate) states: StoreSet,
+    /// The referee that still has to join.
+    pub(crate) joining: Option<JoinProgress>,
 }
 
 /// Which header field commits to the writes of a block, as far as this node can check it.
@@ -213,6 +216,20 @@ impl ChainStore {
     }
 
     fn open_with(options: ChainOptions, genesis: GenesisState<'_>) -> Result<Self, PipelineError> {
+        let chain = Self::open_unchecked(options, genesis)?;
+        chain.states.check_tips(&chain.db)?;
+        Ok(chain)
+    }
+
+    /// The same, but the referee may be missing or behind.
+    pub(crate) fn open_unleveled(options: ChainOptions) -> Result<Self, PipelineError> {
+        Self::open_unchecked(options, GenesisState::Listed)
+    }
+
+    fn open_unchecked(
+        options: ChainOptions,
+        genesis: GenesisState<'_>,
+    ) -> Result<Self, PipelineError> {
         let chain = Self::open_stores(options, None)?;
         if chain.db.begin_read()?.tip()?.is_none() {
             match genesis {
@@ -226,7 +243,6 @@ impl ChainStore {
                 }
             }
         }
-        chain.states.check_tips(&chain.db)?;
         Ok(chain)
     }
 
@@ -273,7 +289,7 @@ impl ChainStore {
         retention.map_or(Ok(()), |retention| db.store_retention(retention))?;
         preimages.map_or(Ok(()), |keeps| db.store_keeping_of_preimages(keeps))?;
         let states = StoreSet::open(&db, backends, store)?;
-        Ok(Self { spec, db, states })
+        Ok(Self { spec, db, states, joining: None })
     }
 
     /// Rules of the chain.
@@ -301,6 +317,11 @@ impl ChainStore {
         self.states.referee()
     }
 
+    /// How far the referee is that joins this chain, if there is one.
+    pub const fn joining(&self) -> Option<&JoinProgress> {
+        self.joining.as_ref()
+    }
+
     /// What header state roots mean.
     pub const fn root_mode(&self) -> StateRootMode {
         self.states.root_mode()
@@ -321,7 +342,11 @@ impl ChainStore {
     /// Whether computed roots, the backend's own or the referee's, are compared with the header
     /// roots.
     pub fn checks_roots(&self) -> bool {
-        self.root_mode() != StateRootMode::Shadow || self.referee().is_some()
+        let is_of_headers = |store: &StateStore| {
+            let profile = store.backend().profile();
+            profile.ethereum_root || profile.binary_root && self.binary_tree_time().is_some()
+        };
+        self.root_mode() != StateRootMode::Shadow || self.referee().is_some_and(is_of_headers)
     }
 
     /// Which header field the writes of a block with this timestamp are checked against.

@@ -278,6 +278,20 @@ pub enum ChainSetupError {
         /// The datadir.
         datadir: PathBuf,
     },
+    /// A referee that has not joined the chain yet is the only one that can check a block.
+    #[error(
+        "the state root of block {number} is of the {}, which only the referee {referee} computes, and \
+         that has not joined the chain yet",
+        kind.tree()
+    )]
+    RefereeJoining {
+        /// Number of the block.
+        number: u64,
+        /// The kind of its root.
+        kind: RootKind,
+        /// Name of the referee.
+        referee: &'static str,
+    },
     /// The two states of one datadir have different tips.
     #[error(
         "the referee's state is at block {referee}, the backend's at block {backend}: the datadir \

@@ -71,6 +71,7 @@
 //! * [`BlockImporter`]: one block at a time.
 //! * [`BlockBuilder`]: transactions in, a new block out.
 //! * [`dump_state`]: the state of a datadir into a file, from which another chain can begin.
+//! * [`JoiningReferee`]: a referee that joins a chain that has begun without it.
 //! * [`ChainMigration`]: the chain of a datadir into another datadir, on another backend.
 //! * [`replay`]: bundles on a fresh store, measured.
 //! * [`verify`]: checks a whole datadir.
@@ -90,6 +91,7 @@ mod entries;
 mod error;
 mod import;
 mod importer;
+mod joining;
 mod lookahead;
 mod migrate;
 mod outcome;
@@ -113,12 +115,14 @@ pub use block::{BlockWithReceipts, ExecutedBlock};
 pub use build::{BlockAttributes, BlockBuilder, BuildOverrides, BuildParent};
 pub use chain::{ChainOptions, ChainStore, WriteCheck, genesis_delta, native_spec};
 pub use dump::{DumpProgress, dump_state, open_state};
+pub use entries::PagedEntries;
 pub use error::{
     AnchorError, BlockRangeError, BundleError, ChainSetupError, InvalidBlockError, MigrateError,
     PipelineError, PreimageError, RootMismatch,
 };
 pub use import::{ImportOutcome, chain_replay_result, import, import_below};
 pub use importer::{BlockImporter, BlockStatus, ImportEnd, ImportOptions, RootCheckMode};
+pub use joining::{JoinProgress, JoinStep, JoiningReferee};
 pub use migrate::{ChainMigration, MigrationOutcome, MigrationStep, UnfinishedMigration};
 pub use outcome::validate_outcome;
 pub use patch::StatePatch;

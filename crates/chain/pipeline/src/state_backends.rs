@@ -35,11 +35,14 @@ impl StateBackends {
         own.into_iter().chain(&self.referee)
     }
 
-    /// Refuses backends that have to check header roots and never can.
+    /// Refuses backends that have to check header roots and never can. A referee may have the binary
+    /// tree's root before the chain says when it switches: its root is then kept, and checked later.
     pub(crate) fn check(&self) -> Result<(), ChainSetupError> {
         for backend in self.checkers() {
             let (profile, name) = (backend.profile(), backend.identity().name);
-            let is_binary = profile.binary_root && self.binary_tree_time.is_some();
+            let is_referee =
+                self.referee.as_ref().is_some_and(|referee| Arc::ptr_eq(referee, backend));
+            let is_binary = profile.binary_root && (is_referee || self.binary_tree_time.is_some());
             if is_binary && !self.keys.is_plain() {
                 return Err(ChainSetupError::HashedBinaryTree { backend: name });
             }

@@ -113,9 +113,11 @@ pub struct RootSet {
 }
 
 #[derive(Debug)]
-struct RefereeStore {
-    store: StateStore,
-    names: TableNamespace,
+pub(crate) struct RefereeStore {
+    pub(crate) store: StateStore,
+    pub(crate) names: TableNamespace,
+    /// How it was opened.
+    pub(crate) options: StoreOptions,
 }
 
 impl RefereeStore {
@@ -129,6 +131,8 @@ impl RefereeStore {
 pub struct StoreSet {
     own: StateStore,
     referee: Option<RefereeStore>,
+    /// Name of a referee that still has to join.
+    unjoined: Option<&'static str>,
     root_mode: StateRootMode,
     binary_tree_time: Option<u64>,
     keeps_preimages: bool,
@@ -154,12 +158,13 @@ impl StoreSet {
                 let options =
                     StoreOptions { dir: dir(true)?, flat_history: FlatHistory::Off, ..options };
                 let names = referee_names(&*backend);
-                let store = StateStore::open(backend, names.store(kv), options)?;
-                Some(RefereeStore { store, names })
+                let store = StateStore::open(backend, names.store(kv), options.clone())?;
+                Some(RefereeStore { store, names, options })
             }
         };
         let turn = Mutex::new(());
-        Ok(Self { own, referee, root_mode, binary_tree_time, keeps_preimages, turn })
+        let unjoined = None;
+        Ok(Self { own, referee, unjoined, root_mode, binary_tree_time, keeps_preimages, turn })
     }
 
     /// One of the states in a snapshot, made by `backend`, opened to be read only.
@@ -193,6 +198,7 @@ impl StoreSet {
         Self {
             own,
             referee: None,
+            unjoined: None,
             root_mode: StateRootMode::Native,
             binary_tree_time: None,
             keeps_preimages: false,
@@ -205,7 +211,7 @@ impl StoreSet {
     pub fn pair(own: StateStore, referee: StateStore, binary_tree_time: u64) -> Self {
         let names = referee_names(referee.backend());
         Self {
-            referee: Some(RefereeStore { store: referee, names }),
+            referee: Some(RefereeStore { store: referee, names, options: StoreOptions::default() }),
             root_mode: StateRootMode::Header,
             binary_tree_time: Some(binary_tree_time),
             ..Self::single(own)
@@ -220,6 +226,18 @@ impl StoreSet {
     /// The referee's state.
     pub fn referee(&self) -> Option<&StateStore> {
         self.referee.as_ref().map(|referee| &referee.store)
+    }
+
+    /// Takes the referee out, which is not at the tip of the chain and will join later. `None` if
+    /// there is none, or if no other store has the roots that headers carry after `tip_time`.
+    pub(crate) fn part_with_referee(&mut self, tip_time: u64) -> Option<RefereeStore> {
+        let fits = self.root_kind(tip_time).is_of(&self.own.backend().profile());
+        if self.root_mode == StateRootMode::Header && !fits {
+            return None;
+        }
+        let referee = self.referee.take()?;
+        self.unjoined = Some(referee.store.identity().name);
+        Some(referee)
     }
 
     /// What header state roots mean for these stores.
@@ -351,12 +369,9 @@ impl StoreSet {
     /// allow it. Returns how many header roots were compared: 0 or 1.
     ///
     /// # Errors
-    /// [`InvalidBlockError::StateRoot`] for the first root that differs.
-    pub fn check_roots(
-        &self,
-        header: &SealedHeader,
-        roots: RootSet,
-    ) -> Result<u64, InvalidBlockError> {
+    /// [`InvalidBlockError::StateRoot`] for the first root that differs;
+    /// [`ChainSetupError::RefereeJoining`] if only a referee that still has to join can check it.
+    pub fn check_roots(&self, header: &SealedHeader, roots: RootSet) -> Result<u64, PipelineError> {
         let kind = self.root_kind(header.timestamp);
         let fits = |store: &StateStore| kind.is_of(&store.backend().profile());
         let is_own = match self.root_mode {
@@ -373,9 +388,14 @@ impl StoreSet {
                 let backend = store.identity().name;
                 let source = Box::new(RootMismatch { expected, got, backend });
                 let (number, hash) = (header.number, header.hash());
-                return Err(InvalidBlockError::StateRoot { number, hash, source });
+                return Err(InvalidBlockError::StateRoot { number, hash, source }.into());
             }
             checked = 1;
+        }
+        if let (0, StateRootMode::Header, Some(referee)) = (checked, self.root_mode, self.unjoined)
+        {
+            let number = header.number;
+            return Err(ChainSetupError::RefereeJoining { number, kind, referee }.into());
         }
         Ok(checked)
     }
@@ -586,6 +606,17 @@ pub(crate) struct StoreSetTxn<'a> {
     _turn: MutexGuard<'a, ()>,
 }
 
+impl<'a> StoreSetTxn<'a> {
+    /// Changes a store beside the set, as `change` does with the rows of the database.
+    pub(crate) fn with_store(
+        &mut self,
+        change: impl FnOnce(&mut WriteTxn) -> Result<AfterCommit<'a>, StateError>,
+    ) -> Result<(), StateError> {
+        self.after.push(change(&mut self.txn)?);
+        Ok(())
+    }
+}
+
 impl StoreSetTxn<'_> {
     /// The transaction, for the rows of the chain.
     pub(crate) const fn rows(&mut self) -> &mut WriteTxn {
@@ -596,7 +627,7 @@ impl StoreSetTxn<'_> {
     pub(crate) fn commit(&mut self, proposals: &[ProposalSet]) -> Result<(), StateError> {
         let own: Vec<Proposal> = proposals.iter().map(|of| of.own.clone()).collect();
         self.after.push(self.states.own.commit(&own, &mut self.txn)?);
-        if let Some(RefereeStore { store, names }) = &self.states.referee {
+        if let Some(RefereeStore { store, names, .. }) = &self.states.referee {
             let of: Vec<Proposal> = proposals.iter().filter_map(|of| of.referee.clone()).collect();
             self.after.push(store.commit(&of, &mut names.txn(&mut self.txn))?);
         }
@@ -606,7 +637,7 @@ impl StoreSetTxn<'_> {
     /// Reverts the durable states to block `number`.
     pub(crate) fn revert(&mut self, number: u64) -> Result<(), StateError> {
         self.after.push(self.states.own.revert(number, &mut self.txn)?);
-        if let Some(RefereeStore { store, names }) = &self.states.referee {
+        if let Some(RefereeStore { store, names, .. }) = &self.states.referee {
             self.after.push(store.revert(number, &mut names.txn(&mut self.txn))?);
         }
         Ok(())
@@ -646,7 +677,7 @@ impl StoreSetTxn<'_> {
         source: &mut impl EntrySource,
     ) -> Result<RootSet, PipelineError> {
         let mut referee = None;
-        if let Some(RefereeStore { store, names }) = &self.states.referee {
+        if let Some(RefereeStore { store, names, .. }) = &self.states.referee {
             let mut txn = names.txn(&mut self.txn);
             let (root, after) = store.bulk_load_keys(block, &mut source.entries()?, &mut txn)?;
             referee = Some(root);

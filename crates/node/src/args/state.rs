@@ -58,6 +58,11 @@ pub struct StateArgs {
     /// switch: `pbt` beside `mpt`, or `mpt` beside `pbt`.
     #[arg(long, value_name = "BACKEND")]
     pub referee: Option<String>,
+    /// Let a referee join that the datadir does not have, or that was left out for a while: its state
+    /// is made from that of the state backend, and blocks are applied to it until it is at the tip.
+    /// A node does so beside its work, and has the referee from its next start on.
+    #[arg(long = "referee.join", requires = "referee")]
+    pub referee_joins: bool,
     /// How many blocks can be reverted [default: the datadir's; for a new one 128].
     #[arg(long, value_name = "BLOCKS")]
     pub retention: Option<u64>,

@@ -5,7 +5,8 @@ use alloy_primitives::B256;
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_engine::LiveView;
-use retrie_pipeline::RootKind;
+use retrie_pipeline::{JoinStep, RootKind};
+use retrie_state::BlockRef;
 use serde::Serialize;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
@@ -51,10 +52,14 @@ struct TreeProgress {
     error: &'static str,
 }
 
-/// What the tree does. Both stores change in one transaction, so that none follows or stalls.
+/// What the tree does. Once a store has joined, it changes in one transaction with the other.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum TreePhase {
+    /// Its store is loaded from the state of the block at the cursor.
+    Loading,
+    /// Its store applies blocks, and is behind the head.
+    Following,
     /// It is at the head.
     Synced,
     /// Headers carry its root by now.
@@ -74,11 +79,31 @@ impl TreeProgress {
     }
 }
 
+/// The tree of a referee that joins the chain.
+fn joining(step: JoinStep) -> Option<TreeProgress> {
+    let tree = |phase, block: BlockRef, shadow_root| TreeProgress {
+        phase,
+        cursor: block.number,
+        cursor_hash: block.hash,
+        shadow_root,
+        error: "",
+    };
+    match step {
+        JoinStep::Begun => None,
+        JoinStep::Load { block, .. } => Some(tree(TreePhase::Loading, block, B256::ZERO)),
+        JoinStep::CatchUp { at, root, .. } => Some(tree(TreePhase::Following, at, root)),
+    }
+}
+
 fn progress(view: &LiveView) -> RpcResult<MigrationProgress> {
     let chain = view.live().chain();
     let without_trees = |phase| MigrationProgress { phase, binary: None, merkle: None };
+    let binary = chain.joining().and_then(|joined| joining(joined.step()));
     if chain.binary_tree_time().is_none() {
-        return Ok(without_trees(ChainPhase::Inactive));
+        return Ok(MigrationProgress { binary, ..without_trees(ChainPhase::Inactive) });
+    }
+    if binary.is_some() {
+        return Ok(MigrationProgress { binary, ..without_trees(ChainPhase::Running) });
     }
     let finalized = view.finalized().map(|block| view.header(&block.hash)).transpose()?.flatten();
     let is_binary = |header: &SealedHeader| chain.root_kind(header.timestamp) == RootKind::Binary;

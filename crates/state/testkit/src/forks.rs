@@ -43,6 +43,11 @@ pub fn siblings_do_not_see_each_other(kit: &TestKit<'_>) {
             node.check_tip(&a[0]);
             node.check(StateId::Proposal(&a1), &a[0]);
             node.check(StateId::Proposal(&b1), &b[0]);
+            // The durable block is proposed once more, and extended.
+            let a1_again = node.propose(StateId::Block(fork.hash), &a[0]);
+            let beside = node.propose(StateId::Proposal(&a1_again), &a[1]);
+            node.check(StateId::Proposal(&beside), &a[1]);
+            drop((a1_again, beside));
             let b2 = node.propose(StateId::Block(b[0].hash), &b[1]);
             node.check(StateId::Block(b[1].hash), &b[1]);
             let b1_again = node.propose(StateId::Block(fork.hash), &b[0]);

@@ -149,6 +149,7 @@ impl MigrateArgs {
             preimages: self.preimages.or_else(|| (!keys.is_plain()).then_some(keeps_preimages)),
             state_root: self.state_root.or(native),
             referee: self.referee.clone().or(had).filter(|name| name != NO_REFEREE),
+            referee_joins: false,
             retention: self.retention,
             default_retention: DEFAULT_RETENTION,
             prune: self.prune.clone(),

@@ -7,6 +7,7 @@ mod flat_history;
 mod history;
 mod imports;
 mod invalid;
+mod joining;
 mod migrate;
 mod prefetch;
 mod reorgs;

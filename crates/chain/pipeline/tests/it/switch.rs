@@ -241,10 +241,14 @@ fn stores_must_check_the_roots_of_both_sides() {
     let error = open(0, ("raw", None), shadow).unwrap_err();
     let is_missing = matches!(error, PipelineError::Setup(ChainSetupError::NoBinaryGenesis { .. }));
     assert!(is_missing, "{error}");
-    // A chain that never switches has no use for roots of the binary tree.
+    // No header of a chain that never switches carries a root of the binary tree. A referee keeps its
+    // roots beside them.
     let plain = TestChain::new(TestRules::Amsterdam, small("mpt"));
-    let error =
-        ChainStore::open(options(&dir, &plain.spec, ("mpt", Some("pbt")), header)).unwrap_err();
+    let beside = TempDir::new().unwrap();
+    let chain =
+        ChainStore::open(options(&beside, &plain.spec, ("raw", Some("pbt")), shadow)).unwrap();
+    assert!(!chain.checks_roots() && chain.states().tip_roots().unwrap().referee.is_some());
+    let error = ChainStore::open(options(&dir, &plain.spec, ("pbt", None), header)).unwrap_err();
     let is_missing =
         matches!(error, PipelineError::Setup(ChainSetupError::NoHeaderRoot { backend: "pbt" }));
     assert!(is_missing, "{error}");
