@@ -180,3 +180,26 @@ fn states_that_cannot_be_exported_are_refused() {
     scene.write("taken", "");
     fails_saying(&mut export(&scene, "", "taken"), &["creating the folder"]);
 }
+
+#[test]
+fn tree_joins_a_datadir_that_has_another_store() {
+    let (scene, blocks) = chain("mpt");
+    let refused = ["--referee.join", "without the referee"];
+    fails_saying(&mut scene.import("chain.rlp", "--referee pbt"), &refused);
+    let flags = format!("--referee pbt --referee.join --json {}", scene.at("report.json"));
+    succeeds(&mut scene.import("chain.rlp", &flags));
+    let head = blocks[BLOCKS as usize - 1].header.state_root.to_string();
+    assert_eq!(scene.json("report.json")["tip"]["stateRoot"], head);
+    let (whole, _) = TestFolder::with_chain(TestRules::Prague, BLOCKS);
+    succeeds(&mut whole.import("chain.rlp", "--state-backend mpt --referee pbt"));
+    for folder in [&scene, &whole] {
+        let said = succeeds(&mut retrie(["db", "verify", "--datadir", &folder.at("data")]));
+        assert!(said.contains("nothing is wrong"), "{said}");
+    }
+    let migrated = |folder: &TestFolder| {
+        let mut command = retrie(["db", "migrate", "--datadir", &folder.at("data"), "--to", "pbt"]);
+        succeeds(command.args(["--referee", "none", &folder.at("pbt")]));
+        folder.head("pbt")
+    };
+    assert_eq!(migrated(&scene), migrated(&whole));
+}

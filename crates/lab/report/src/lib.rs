@@ -238,6 +238,10 @@ impl LatencyPoint {
 pub struct ProofResult {
     /// Whether the keys have a value.
     pub present: bool,
+    /// Number of keys that the median proof shows, with or without a value, if a proof shows those of
+    /// a commit and not one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<u64>,
     /// Depth of the proven state in blocks below the tip, if proofs of old states were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depth: Option<u64>,

@@ -55,8 +55,8 @@ pub(crate) struct StoreArgs {
     /// disk.
     #[arg(long, value_name = "THREADS", default_value_t = 16)]
     read_ahead: usize,
-    /// At the end, prove this many keys with a value and as many without, one by one, and check the
-    /// proofs.
+    /// At the end, prove this many keys with a value and as many without, one by one, and all keys of
+    /// a commit at once, of at most 32 commits; and check the proofs.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) proofs: u64,
     /// Prove the keys of --proofs that have a value also in old states, this many commits before

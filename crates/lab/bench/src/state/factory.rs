@@ -96,6 +96,18 @@ pub trait OpenStore {
         Ok(None)
     }
 
+    /// Proves the keys of each of `commits` with one proof in the current state, and verifies it: what a
+    /// stateless client needs of the state for such a block. `None` if the store has no proofs of
+    /// several keys.
+    fn prove_commits(
+        &mut self,
+        commits: &[Vec<StateKey>],
+        stop: &AtomicBool,
+    ) -> Result<Option<ProofFigures>, BenchError> {
+        let _ = (commits, stop);
+        Ok(None)
+    }
+
     /// Proves each of `keys` separately in the state `depth` commits before the current one, and
     /// verifies the proof. `None` if the store has no proofs, or no proofs of a state so old.
     fn prove_at(

@@ -4,6 +4,7 @@ use super::workload::StoreWorkload;
 use crate::race::{RaceOutcome, RaceTerms};
 use alloy_primitives::B256;
 use retrie_report::{BenchResult, ProofBytes, ProofResult, ProofTime, latency::LatencyHistogram};
+use retrie_state::StateKey;
 use serde_json::json;
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ pub type StoreOutcome = RaceOutcome<StoreFigures>;
 /// The figures that only state stores have.
 #[derive(Clone, Debug, Default)]
 pub struct StoreFigures {
-    /// Proofs of one key each: of present keys, then of absent keys, then in old states.
+    /// Proofs of one key each: of present keys, then of absent keys; of all keys of a commit; then of one
+    /// key each in old states.
     pub proofs: Vec<ProofFigures>,
     /// Ethereum's state root at the end, if the store computes it.
     pub ethereum_root: Option<B256>,
@@ -36,11 +38,14 @@ impl StoreOutcome {
     }
 }
 
-/// The cost of proofs of one key each.
+/// The cost of proofs: of one key each, or of all keys of a commit.
 #[derive(Clone, Debug)]
 pub struct ProofFigures {
     /// Whether the keys have a value.
     pub present: bool,
+    /// Number of keys of the median commit whose keys one proof shows, whether they have a value or
+    /// not; `None` if each proof shows one key.
+    pub keys: Option<usize>,
     /// Depth of the state in blocks below the tip; `None` for the current state, if no old states
     /// are proven.
     pub depth: Option<u64>,
@@ -57,7 +62,14 @@ pub struct ProofFigures {
 impl ProofFigures {
     pub(crate) fn new(present: bool) -> Self {
         let (made, verified, bytes) = Default::default();
-        Self { present, depth: None, first: None, made, verified, bytes }
+        Self { present, keys: None, depth: None, first: None, made, verified, bytes }
+    }
+
+    /// Figures of proofs of all keys of a commit.
+    pub(crate) fn of_commits(commits: &[Vec<StateKey>]) -> Self {
+        let mut lengths: Vec<usize> = commits.iter().map(Vec::len).collect();
+        lengths.sort_unstable();
+        Self { keys: lengths.get(lengths.len() / 2).copied(), ..Self::new(true) }
     }
 
     /// Figures of present keys in the state `depth` blocks below the tip. `first` is the time of
@@ -93,6 +105,7 @@ impl ProofFigures {
         let bytes = |fraction| self.bytes(fraction) as u64;
         ProofResult {
             present: self.present,
+            keys: self.keys.map(|keys| keys as u64),
             depth: self.depth,
             first_us: self.first.map(|first| first.as_micros() as u64),
             count: self.count() as u64,

@@ -32,7 +32,8 @@ pub struct StoreRace<'a> {
     pub terms: &'a RaceTerms,
     /// The cache of prepared states.
     pub cache: &'a StateCache,
-    /// Number of present keys, and of absent keys, that are proven at the end.
+    /// Number of present keys, and of absent keys, that are proven at the end, and of commits whose
+    /// keys are proven together.
     pub proofs: u64,
     /// Depths of old states in which present keys are proven too, in commits before the end.
     pub proof_depths: &'a [u64],
@@ -313,6 +314,10 @@ impl CommitSlices<'_> {
                 guard.check()?;
                 proofs.extend(contender.store.prove(keys, present, stop)?);
             }
+            guard.check()?;
+            let commits =
+                self.workloads[contender.workload_index].commits_to_prove(self.race.proofs);
+            proofs.extend(contender.store.prove_commits(&commits, stop)?);
             for depth in self.race.proof_depths {
                 guard.check()?;
                 let [present, _] = &asked[contender.workload_index];

@@ -10,8 +10,8 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_db::{DatabaseEnv, OpenOptions, SCHEMA_VERSION, SyncMode};
 use retrie_pipeline::report::TimeBreakdown;
 use retrie_state::{
-    Account, AnyBackend, BlockRef, DeltaBuilder, KeyForm, StateError, StateKey, StateProof,
-    StateReader, StateValue, StoreError,
+    Account, AnyBackend, BackendKey, BlockRef, DeltaBuilder, KeyForm, StateError, StateKey,
+    StateProof, StateReader, StateValue, StoreError,
 };
 use retrie_state_store::{
     CounterSnapshot, KvStore, StateId, StateProvider, StateStore, StoreOptions,
@@ -362,6 +362,43 @@ impl OpenStore for OpenBackend {
         Ok(Some(figures))
     }
 
+    fn prove_commits(
+        &mut self,
+        commits: &[Vec<StateKey>],
+        stop: &AtomicBool,
+    ) -> Result<Option<ProofFigures>, BenchError> {
+        let backend = self.store.backend();
+        if !backend.profile().proofs || commits.is_empty() {
+            return Ok(None);
+        }
+        let mut figures = ProofFigures::of_commits(commits);
+        for keys in commits {
+            if stop.load(Ordering::Relaxed) {
+                return Err(BenchError::Stopped);
+            }
+            let state = self.store.at(StateId::Tip).of_backend(&self.name)?;
+            let keys = &with_accounts(&state, keys).of_backend(&self.name)?;
+            let start = Instant::now();
+            let proof = match state.prove(keys) {
+                // This shard has the proof data of some keys only.
+                Err(StateError::OutsideShard { .. }) => return Ok(None),
+                proof => proof.of_backend(&self.name)?,
+            };
+            let made = start.elapsed();
+            let named: Vec<BackendKey> = keys.iter().map(|key| (*key).into()).collect();
+            let start = Instant::now();
+            let shown = backend.verify(proof.root, &named, &proof.bytes);
+            let verified = start.elapsed();
+            let values: Result<Vec<_>, _> = keys.iter().map(|key| state.get(key)).collect();
+            if shown.ok() != Some(values.of_backend(&self.name)?) {
+                let (backend, key) = (self.name.clone(), format!("{} and others", keys[0]));
+                return Err(BenchError::WrongProof { backend, key });
+            }
+            figures.add(made, verified, proof.bytes.len());
+        }
+        Ok(Some(figures))
+    }
+
     fn prove_at(
         &mut self,
         depth: u64,
@@ -404,6 +441,19 @@ impl OpenStore for OpenBackend {
         let has_it = self.store.backend().profile().ethereum_root;
         self.store.tip().filter(|_| has_it).map(|tip| tip.root)
     }
+}
+
+/// The keys without the slots of accounts that do not exist, of which some backends have no proofs.
+fn with_accounts(state: &StateProvider, keys: &[StateKey]) -> Result<Vec<StateKey>, StateError> {
+    let mut kept = Vec::with_capacity(keys.len());
+    for key in keys {
+        let is_kept = match key {
+            StateKey::Account(_) => true,
+            StateKey::Slot(address, _) => state.get(&StateKey::Account(*address))?.is_some(),
+        };
+        kept.extend(is_kept.then_some(*key));
+    }
+    Ok(kept)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::{
     adversary::AttackScenario,
     base::{RandomBase, StateBase},
+    block::CommitBlock,
     real::AccessTrace,
     stream::CommitStream,
 };
@@ -14,6 +15,9 @@ use std::sync::Arc;
 
 /// Slots per contract under [`KeyLayout::Accounts`].
 pub(crate) const SLOTS_PER_ACCOUNT: u64 = 100;
+
+/// How many commits are proven at most, each by one proof of its keys.
+const PROVEN_COMMITS: usize = 32;
 
 /// How 32-byte keys become state keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -222,6 +226,19 @@ impl StoreWorkload {
             }
             InitialKeys::Adversary(scene) => scene.keys_to_prove(count),
         }
+    }
+
+    /// The different keys of some commits, in order, those of the first ones: at most `count`, and
+    /// at most 32.
+    pub fn commits_to_prove(&self, count: u64) -> Vec<Vec<StateKey>> {
+        let keys = |block: CommitBlock| {
+            let mut keys: Vec<StateKey> = block.ops.iter().map(|op| *op.key()).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            keys
+        };
+        let count = usize::try_from(count).unwrap_or(PROVEN_COMMITS).min(PROVEN_COMMITS);
+        self.stream().take(count).map(keys).filter(|keys| !keys.is_empty()).collect()
     }
 
     /// All blocks in order, starting with the warm-up.

@@ -205,6 +205,7 @@ fn figures_without_fields_are_left_out_and_those_with_are_there() {
         proofs: [(None, None), (Some(1000), Some(7))]
             .map(|(depth, first_us)| ProofResult {
                 present: true,
+                keys: None,
                 depth,
                 first_us,
                 count: 3,

@@ -219,11 +219,14 @@ pub(super) fn space(story: &WorkloadSection<'_>) -> Option<Markup> {
 
 /// Sizes of proofs, and times to make and verify them.
 pub(super) fn proofs(story: &WorkloadSection<'_>) -> Option<Markup> {
-    let races = with(story, |result| result.proofs.iter().any(|proof| proof.count > 0));
+    // Those of a whole commit would need an axis of their own.
+    let is_shown = |proof: &&ProofResult| proof.count > 0 && proof.keys.is_none();
+    let races = with(story, |result| result.proofs.iter().any(|proof| is_shown(&proof)));
     if races.is_empty() {
         return None;
     }
-    let all = || races.iter().flat_map(|race| &race.results).flat_map(|result| &result.proofs);
+    let results = || races.iter().flat_map(|race| &race.results);
+    let all = || results().flat_map(|result| &result.proofs).filter(is_shown);
     let sizes = AxisScale::linear(all().map(|proof| proof.bytes.max as f64));
     let times = AxisScale::linear(
         all().flat_map(|p| [p.made.p99_us, p.verified.p99_us]).map(|us| us as f64),
@@ -237,7 +240,7 @@ pub(super) fn proofs(story: &WorkloadSection<'_>) -> Option<Markup> {
             div class="panel" {
                 h4 { (title) }
                 @for result in &race.results {
-                    @for proof in result.proofs.iter().filter(|proof| proof.count > 0) {
+                    @for proof in result.proofs.iter().filter(is_shown) {
                         @let (low, middle, high) = of(proof);
                         @let kind = kind_of(proof);
                         @let said = format!("{}, {kind}: {}", result.backend, words(middle));

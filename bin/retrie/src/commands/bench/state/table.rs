@@ -258,6 +258,9 @@ fn print_proofs(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Result<
                 )
             };
             let keys = match (proofs.depth, proofs.present) {
+                _ if let Some(keys) = proofs.keys => {
+                    format!("of the {} keys of a commit", grouped(keys as u64))
+                }
                 (Some(depth), _) => format!("of one key {} commits before", grouped(depth)),
                 (None, true) => "of one present key".into(),
                 (None, false) => "of one absent key".into(),
