@@ -1,7 +1,11 @@
 //! `retrie pbt`: the files of EIP-8347 from a datadir of one backend to a datadir of another.
 
-use crate::common::{TestFolder, fails_saying, retrie, succeeds, words};
+use crate::common::{
+    TestFolder, fails_saying, mainnet, mainnet_blocks, retrie, succeeds, words,
+};
+use alloy_primitives::B256;
 use retrie_chainspec::primitives::Block;
+use retrie_db::{ChainRead, DatabaseEnv, OpenOptions};
 use retrie_pipeline::testkit::TestRules;
 use std::process::Command;
 
@@ -196,10 +200,32 @@ fn tree_joins_a_datadir_that_has_another_store() {
         let said = succeeds(&mut retrie(["db", "verify", "--datadir", &folder.at("data")]));
         assert!(said.contains("nothing is wrong"), "{said}");
     }
-    let migrated = |folder: &TestFolder| {
-        let mut command = retrie(["db", "migrate", "--datadir", &folder.at("data"), "--to", "pbt"]);
-        succeeds(command.args(["--referee", "none", &folder.at("pbt")]));
-        folder.head("pbt")
+    assert_eq!(tree_root(&scene, "data"), tree_root(&whole, "data"));
+}
+
+/// The referee's root at the head of a datadir.
+fn tree_root(scene: &TestFolder, data: &str) -> B256 {
+    let db = DatabaseEnv::open(scene.path(data), &OpenOptions::read_only()).unwrap();
+    let read = db.begin_read().unwrap();
+    let tip = read.tip().unwrap().unwrap();
+    read.root(&tip.hash, "pbt").unwrap().expect("the referee's root of the head is kept")
+}
+
+/// Replay to a block equals conversion at it (EIP-8347), on mainnet's first blocks.
+#[test]
+fn conversion_of_real_blocks_gives_the_tree_of_their_replay() {
+    let Some(mainnet) = mainnet() else { return };
+    let blocks = mainnet_blocks(&mainnet)[0].display().to_string();
+    let scene = TestFolder::new();
+    let import = |data: &str, flags: &str| {
+        let mut command = retrie(["import", "--chain", "mainnet", "--datadir", &scene.at(data)]);
+        succeeds(command.args(words(flags)).arg(&blocks));
     };
-    assert_eq!(migrated(&scene), migrated(&whole));
+    import("replayed", "--referee pbt --to 1200");
+    import("joined", "--to 700");
+    import("joined", "--referee pbt --referee.join --to 1200");
+    let replayed = tree_root(&scene, "replayed");
+    assert_eq!(tree_root(&scene, "joined"), replayed);
+    let mut export = retrie(["pbt", "export", "--datadir", &scene.at("joined"), &scene.at("files")]);
+    assert_eq!(word_after(&succeeds(&mut export), "root "), replayed.to_string());
 }
