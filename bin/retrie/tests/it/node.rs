@@ -1,6 +1,7 @@
 //! `retrie node` as a process: dev chains, kills, following, proofs from several nodes.
 
 use crate::common;
+use retrie_state_testkit::sample;
 
 use alloy_consensus::{SignableTransaction, TxEip1559};
 use alloy_eips::eip2718::Encodable2718;
@@ -206,7 +207,7 @@ fn a_node_without_ethereums_root_says_what_its_verdicts_mean() {
 
 #[test]
 fn dev_chain_seals_what_is_sent_on_every_backend_and_goes_on_after_a_restart() {
-    for backend in backends() {
+    for backend in sample::of(backends(), 3) {
         let folder = TempDir::new().unwrap();
         let flags = format!("--dev --chain {} --state-backend {backend}", genesis(&folder));
         let datadir = folder.path().join("data");
@@ -250,7 +251,7 @@ fn dev_chain_seals_what_is_sent_on_every_backend_and_goes_on_after_a_restart() {
 
 #[test]
 fn a_killed_node_keeps_what_was_durable_and_resumes() {
-    for backend in backends() {
+    for backend in sample::of(backends(), 3) {
         println!("{backend}");
         keeps_what_was_durable(&backend);
     }
@@ -258,7 +259,7 @@ fn a_killed_node_keeps_what_was_durable_and_resumes() {
 
 #[test]
 fn accepted_transactions_outlive_kills_and_restarts() {
-    for backend in backends() {
+    for backend in sample::of(backends(), 3) {
         let folder = TempDir::new().unwrap();
         let flags = format!("--dev --chain {} --state-backend {backend}", genesis(&folder));
         let slow = format!("{flags} --dev.block-time 1h");

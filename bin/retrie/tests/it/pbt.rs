@@ -1,8 +1,6 @@
 //! `retrie pbt`: the files of EIP-8347 from a datadir of one backend to a datadir of another.
 
-use crate::common::{
-    TestFolder, fails_saying, mainnet, mainnet_blocks, retrie, succeeds, words,
-};
+use crate::common::{TestFolder, fails_saying, mainnet, mainnet_blocks, retrie, succeeds, words};
 use alloy_primitives::B256;
 use retrie_chainspec::primitives::Block;
 use retrie_db::{ChainRead, DatabaseEnv, OpenOptions};
@@ -226,6 +224,7 @@ fn conversion_of_real_blocks_gives_the_tree_of_their_replay() {
     import("joined", "--referee pbt --referee.join --to 1200");
     let replayed = tree_root(&scene, "replayed");
     assert_eq!(tree_root(&scene, "joined"), replayed);
-    let mut export = retrie(["pbt", "export", "--datadir", &scene.at("joined"), &scene.at("files")]);
+    let mut export =
+        retrie(["pbt", "export", "--datadir", &scene.at("joined"), &scene.at("files")]);
     assert_eq!(word_after(&succeeds(&mut export), "root "), replayed.to_string());
 }

@@ -4,6 +4,7 @@ use crate::common::{NodeSetup, TestNode, valid};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ExecutionPayload, ExecutionPayloadV3};
 use retrie_chainspec::ChainSpec;
+use retrie_state_testkit::sample;
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ struct GethCreations {
 fn creations_over_storage_have_the_state_roots_of_geth() {
     let GethCreations { genesis, payloads } = serde_json::from_str(OF_GETH).unwrap();
     let spec = Arc::new(ChainSpec::from_genesis_json(&genesis.to_string()).unwrap());
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         let running = TestNode::new(&spec, setup).start();
         assert_eq!(payloads.len(), 4);
         for payload in &payloads {

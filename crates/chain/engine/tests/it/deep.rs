@@ -12,6 +12,7 @@ use retrie_pipeline::{
     testkit::{TestChain, TestRules},
 };
 use retrie_state_store::StoreOptions;
+use retrie_state_testkit::sample;
 use retrie_telemetry::Metrics;
 use std::sync::{Arc, atomic::AtomicBool};
 use tempfile::TempDir;
@@ -99,7 +100,7 @@ fn a_reorganisation_below_what_is_kept_is_refused_with_its_code_whatever_is_hear
 /// leaves the chain, in a new datadir.
 #[test]
 fn a_datadir_that_ends_below_the_branch_takes_it() {
-    for setup in NodeSetup::on_headers() {
+    for setup in sample::of(NodeSetup::on_headers(), 3) {
         let (chain, main, side) = forked(setup);
         let (node, running) = node(&chain, setup, &main);
         let branch = chain.path(main[0], side[25]);

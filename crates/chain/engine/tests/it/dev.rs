@@ -13,6 +13,7 @@ use retrie_engine::{
 };
 use retrie_execution::AccountOverride;
 use retrie_state::{Account, StateReader};
+use retrie_state_testkit::sample;
 use std::{
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
@@ -113,17 +114,17 @@ fn all_are_mined(setup: NodeSetup, accounts: usize, each: u64) {
 
 #[test]
 fn a_thousand_transactions_of_one_account_are_all_mined() {
-    NodeSetup::native().into_iter().for_each(|setup| all_are_mined(setup, 1, 1_000));
+    sample::of(NodeSetup::native(), 3).into_iter().for_each(|setup| all_are_mined(setup, 1, 1_000));
 }
 
 #[test]
 fn a_thousand_transactions_of_many_accounts_are_all_mined() {
-    NodeSetup::native().into_iter().for_each(|setup| all_are_mined(setup, 20, 50));
+    sample::of(NodeSetup::native(), 3).into_iter().for_each(|setup| all_are_mined(setup, 20, 50));
 }
 
 #[test]
 fn changes_of_the_state_show_at_once_and_are_part_of_the_next_block() {
-    for setup in NodeSetup::native() {
+    for setup in sample::of(NodeSetup::native(), 3) {
         let node = TestNode::new(&ChainSpec::dev(), setup);
         let dev = RunningDevChain::start(&node, SealingMode::Manual);
         let someone = Address::repeat_byte(7);
@@ -171,7 +172,7 @@ fn changes_of_the_state_show_at_once_and_are_part_of_the_next_block() {
 
 #[test]
 fn a_snapshot_takes_back_blocks_changes_time_and_pool() {
-    for setup in NodeSetup::native() {
+    for setup in sample::of(NodeSetup::native(), 3) {
         let dev = RunningDevChain::new(setup, SealingMode::Manual);
         let someone = Address::repeat_byte(7);
         let fund = |wei| {
@@ -230,7 +231,7 @@ fn times_are_those_that_were_asked_for() {
 
 #[test]
 fn an_impersonated_contract_sends_transactions() {
-    for setup in NodeSetup::native() {
+    for setup in sample::of(NodeSetup::native(), 3) {
         let node = TestNode::new(&ChainSpec::dev(), setup);
         let dev = RunningDevChain::start(&node, SealingMode::Instant);
         let contract = Address::repeat_byte(0xcc);
@@ -277,7 +278,7 @@ fn balance(wei: u64) -> AccountOverride {
 /// was executed again after a restart.
 #[test]
 fn blocks_are_executed_again_with_what_was_changed_before_them() {
-    for setup in NodeSetup::native() {
+    for setup in sample::of(NodeSetup::native(), 3) {
         let node = TestNode::new(&ChainSpec::dev(), setup);
         let dev = RunningDevChain::start(&node, SealingMode::Manual);
         let poor = Address::repeat_byte(7);
@@ -321,7 +322,7 @@ fn blocks_are_executed_again_with_what_was_changed_before_them() {
 /// Regression: a balance that was set was lost when the node stopped before the next block.
 #[test]
 fn what_was_changed_of_the_head_outlives_stops_and_reverts() {
-    for setup in NodeSetup::native() {
+    for setup in sample::of(NodeSetup::native(), 3) {
         let node = TestNode::new(&ChainSpec::dev(), setup);
         let someone = Address::repeat_byte(7);
         let dev = RunningDevChain::start(&node, SealingMode::Manual);

@@ -16,6 +16,7 @@ use retrie_pipeline::{
     testkit::{BlockPlan, GENESIS_CONTRACT, TestCall, TestRules},
 };
 use retrie_state::{KeyRange, RowTable, ScanDirection, StateError, StateKey, StateReader};
+use retrie_state_testkit::sample;
 
 /// `block` with wrong gas, which every setup refuses, and its child in the same way.
 fn bad_pair(block: &Block, child: &Block) -> (Block, Block) {
@@ -26,7 +27,7 @@ fn bad_pair(block: &Block, child: &Block) -> (Block, Block) {
 
 #[test]
 fn valid_blocks_become_the_head_by_forkchoice_alone() {
-    for setup in NodeSetup::all() {
+    for setup in sample::of(NodeSetup::all(), 3) {
         for rules in [TestRules::Cancun, TestRules::Prague] {
             let (chain, blocks) = line(setup, rules, 6);
             let node = TestNode::new(&chain.spec, setup);
@@ -74,7 +75,7 @@ fn blocks_that_come_before_their_parents_wait_for_them() {
 
 #[test]
 fn descendants_of_an_invalid_block_are_invalid_whenever_they_come() {
-    for setup in NodeSetup::all() {
+    for setup in sample::of(NodeSetup::all(), 3) {
         let (chain, blocks) = line(setup, TestRules::Prague, 4);
         let good = hash(&blocks[0]);
         let (bad, child) = bad_pair(&blocks[1], &blocks[2]);
@@ -140,7 +141,7 @@ fn last_valid_ancestor_below_the_merge_is_zero() {
     let next = chain.extend(staked, BlockPlan::new([TestCall::transfer(0, Address::ZERO, 2)]));
     assert!(chain.total_difficulty(early) < U256::from(5_000_000));
     assert!(chain.block(staked).header.difficulty.is_zero());
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         let running = TestNode::new(&chain.spec, setup).start();
         assert_eq!(running.insert(chain.block(early)), valid(early));
         // A payload on a block that is not terminal.
@@ -424,7 +425,7 @@ fn reorg_below_what_is_kept_is_refused_and_changes_nothing() {
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 24, 12, 1);
     let side = chain.branch(main[0], 26, 12, 2);
-    for setup in NodeSetup::on_headers() {
+    for setup in sample::of(NodeSetup::on_headers(), 3) {
         let mut node = TestNode::new(&chain.spec, setup);
         node.retention = 8;
         node.config = EngineConfig { persistence_threshold: 0, ..EngineConfig::default() };
@@ -454,7 +455,7 @@ fn reorg_below_what_is_kept_is_refused_and_changes_nothing() {
 /// depth, if the backend keeps history.
 #[test]
 fn a_view_outlives_its_blocks_in_memory() {
-    for setup in NodeSetup::on_headers() {
+    for setup in sample::of(NodeSetup::on_headers(), 3) {
         let (chain, blocks) = line(setup, TestRules::Cancun, 30);
         let mut node = TestNode::new(&chain.spec, setup);
         node.retention = 2;

@@ -6,6 +6,7 @@ use alloy_primitives::{Address, B256, Bloom, Bytes, U256};
 use alloy_rpc_types_engine::ExecutionPayload;
 use retrie_chainspec::primitives::Block;
 use retrie_pipeline::testkit::TestRules;
+use retrie_state_testkit::sample;
 
 #[test]
 fn requests_are_sorted_by_type_and_have_data() {
@@ -27,7 +28,7 @@ fn requests_are_sorted_by_type_and_have_data() {
 
 #[test]
 fn requests_are_those_that_execution_gives() {
-    for setup in NodeSetup::on_headers() {
+    for setup in sample::of(NodeSetup::on_headers(), 3) {
         let (chain, blocks) = line(setup, TestRules::Prague, 2);
         let running = TestNode::new(&chain.spec, setup).start();
         running.follow(&blocks[..1]);

@@ -16,6 +16,7 @@ use retrie_sources::{
     BlockFetcher, BlockTag, BlockingClient, FetchError, HttpOptions, RpcClient,
     testkit::{HttpServer, ScriptedReply},
 };
+use retrie_state_testkit::sample;
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
@@ -396,7 +397,7 @@ fn a_follower_that_gets_nowhere_says_why_after_a_while() {
 
 #[test]
 fn follower_catches_up_and_follows_reorgs() {
-    for setup in [NodeSetup::on_headers(), NodeSetup::native()].concat() {
+    for setup in sample::of([NodeSetup::on_headers(), NodeSetup::native()].concat(), 3) {
         let mut chain = setup.test_chain(TestRules::Cancun);
         let genesis = chain.genesis();
         let main = chain.branch(genesis, 90, 12, 1);

@@ -1,6 +1,7 @@
 //! Payloads: their content, their version, and that other nodes find them valid.
 
 use crate::common;
+use retrie_state_testkit::sample;
 
 use alloy_consensus::{
     SignableTransaction, Transaction as _, TxEip1559, TxEip4844, TxEip4844WithSidecar,
@@ -410,7 +411,7 @@ fn miner(running: &RunningNode, maintainer: &PoolMaintainer, sealing: SealingMod
 
 #[test]
 fn dev_chain_seals_each_transaction_at_once() {
-    for setup in NodeSetup::native() {
+    for setup in sample::of(NodeSetup::native(), 3) {
         let node = TestNode::new(&fork("prague"), setup);
         let running = node.start();
         let maintainer = running.maintainer();

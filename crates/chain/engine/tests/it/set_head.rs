@@ -8,6 +8,7 @@ use retrie_chainspec::primitives::Block;
 use retrie_engine::{EngineConfig, EngineError, pool::PoolStatus};
 use retrie_pipeline::testkit::{GENESIS_CONTRACT, TestChain, TestRules};
 use retrie_state::StateReader;
+use retrie_state_testkit::sample;
 use std::time::{Duration, Instant};
 
 /// All blocks in memory, half of them, and none.
@@ -50,7 +51,7 @@ fn node(
 
 #[test]
 fn chain_goes_back_and_on_from_there_in_memory_and_on_disk() {
-    for setup in NodeSetup::all() {
+    for setup in sample::of(NodeSetup::all(), 3) {
         let mut chain = setup.test_chain(TestRules::Cancun);
         let genesis = chain.genesis();
         let main = chain.branch(genesis, 10, 12, 1);
@@ -122,7 +123,7 @@ fn what_is_safe_or_final_does_not_hold_it_and_is_lowered() {
 
 #[test]
 fn beyond_the_retention_depth_it_is_refused_and_nothing_changes() {
-    for setup in NodeSetup::on_headers() {
+    for setup in sample::of(NodeSetup::on_headers(), 3) {
         let (chain, blocks) = line(setup, TestRules::Cancun, 24);
         let mut node = TestNode::new(&chain.spec, setup);
         node.retention = 8;

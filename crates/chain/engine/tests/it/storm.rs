@@ -14,6 +14,7 @@ use retrie_pipeline::{
 };
 use retrie_state::{BackendKey, StateReader, StateValue};
 use retrie_state_store::StateId;
+use retrie_state_testkit::sample;
 use retrie_telemetry::Metrics;
 use std::{
     collections::{BTreeMap, HashSet},
@@ -338,17 +339,17 @@ fn storms(setups: impl IntoIterator<Item = NodeSetup>, first_seed: u64) {
 
 #[test]
 fn every_backend_ends_as_if_imported_straight() {
-    storms(NodeSetup::on_headers().into_iter().chain([NodeSetup::MPT.shadow()]), 1);
+    storms(sample::of(NodeSetup::on_headers(), 3).into_iter().chain([NodeSetup::MPT.shadow()]), 1);
 }
 
 #[test]
 fn every_backend_with_its_own_roots_ends_as_if_imported_straight() {
-    storms(NodeSetup::native(), 21);
+    storms(sample::of(NodeSetup::native(), 3), 21);
 }
 
 #[test]
 fn every_backend_with_a_referee_ends_as_if_imported_straight() {
-    storms(NodeSetup::refereed(), 41);
+    storms(sample::of(NodeSetup::refereed(), 3), 41);
 }
 
 /// A copy of an open datadir's files, as after a crash now. No commit is running.
@@ -374,7 +375,7 @@ fn crash_image(node: &TestNode) -> Arc<TempDir> {
 
 #[test]
 fn node_that_dies_loses_no_durable_block_and_goes_on() {
-    for setup in NodeSetup::all() {
+    for setup in sample::of(NodeSetup::all(), 3) {
         let mut chain = setup.test_chain(TestRules::Cancun);
         let genesis = chain.genesis();
         let main = chain.branch(genesis, 8, 12, 1);

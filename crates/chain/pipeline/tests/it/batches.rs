@@ -16,6 +16,7 @@ use retrie_pipeline::{
 use retrie_sources::BlockSource;
 use retrie_state::StateError;
 use retrie_state_store::{FlatHistory, StoreOptions};
+use retrie_state_testkit::sample;
 use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicBool, Ordering},
@@ -149,7 +150,7 @@ fn states_that_depend_on_history_or_keep_it_come_block_by_block_as_ever() {
     let (chain, blocks) = straight(TestRules::Byzantium);
     let blocks = &blocks[..40];
     let mut applied = Vec::new();
-    for setup in NodeSetup::all() {
+    for setup in sample::of(NodeSetup::all(), 3) {
         let [single, batch] = [RootCheckMode::Every, BATCH].map(|check_roots| {
             let node = node(&chain, setup);
             let open = node.open();

@@ -15,6 +15,7 @@ use retrie_pipeline::{
 };
 use retrie_sources::BlockSource;
 use retrie_state::StateReader;
+use retrie_state_testkit::sample;
 use retrie_telemetry::Metrics;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,7 +57,7 @@ fn ommers_are_accepted_and_paid() {
         let [one, two] = [1, 2].map(|salt| *chain.branch(trunk[1], 1, 12, salt).last().unwrap());
         let ommers = [one, two].map(|hash| chain.block(hash).header.clone());
         let nephew = chain.extend(trunk[2], BlockPlan::new([]).with_ommers(ommers));
-        for setup in NodeSetup::checked() {
+        for setup in sample::of(NodeSetup::checked(), 3) {
             for batch in [1, 1000] {
                 let node = TestNode::new(&chain.spec, setup);
                 node.import_with(&chain.path(genesis, nephew), batches(batch)).unwrap();
@@ -69,7 +70,7 @@ fn ommers_are_accepted_and_paid() {
 #[test]
 fn two_runs_are_one_run_and_known_blocks_change_nothing() {
     let (chain, blocks) = straight(TestRules::Byzantium, 12);
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         let one = TestNode::new(&chain.spec, setup);
         one.import(&blocks).unwrap();
         let expected = one.picture(&blocks);
@@ -140,7 +141,7 @@ fn range_is_kept_to_and_must_be_reached() {
 #[test]
 fn stopping_keeps_every_block_before_and_goes_on_later() {
     let (chain, blocks) = straight(TestRules::Byzantium, 12);
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         let node = TestNode::new(&chain.spec, setup);
         let file = node.dir.path().join("all.rlp");
         write_blocks(&file, &blocks);
@@ -218,7 +219,7 @@ fn shadow_mode_records_the_roots_that_it_does_not_check() {
 fn referee_catches_a_wrong_state_root() {
     let (chain, mut blocks) = straight(TestRules::Byzantium, 5);
     blocks[4].header.state_root = B256::repeat_byte(1);
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         let node = TestNode::new(&chain.spec, setup);
         let error = node.import(&blocks).unwrap_err();
         let backend = setup.backend();
@@ -301,12 +302,12 @@ fn intermediate_roots_find_what_receipts_before_byzantium_hide() {
     let (chain, mut blocks) = straight(TestRules::Frontier, 6);
     assert!(blocks[5].body.transactions.len() > 1);
     let check = || ImportOptions { intermediate_roots: true, ..batches(2) };
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         let node = TestNode::new(&chain.spec, setup);
         node.import_with(&blocks, check()).unwrap();
     }
     blocks[5].header.receipts_root = B256::repeat_byte(1);
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         let node = TestNode::new(&chain.spec, setup);
         let error = node.import_with(&blocks, check()).unwrap_err();
         assert!(error.is_invalid_block(), "{error:?}");
@@ -329,7 +330,7 @@ fn intermediate_roots_find_what_receipts_before_byzantium_hide() {
 #[test]
 fn state_of_the_tip_is_readable_through_the_chain() {
     let (chain, blocks) = straight(TestRules::Prague, 6);
-    for setup in NodeSetup::all() {
+    for setup in sample::of(NodeSetup::all(), 3) {
         let node = TestNode::new(&chain.spec, setup);
         node.import(&blocks).unwrap();
         let open = node.open();

@@ -91,7 +91,12 @@ impl Node {
     }
 
     fn check(&self) {
-        let chain = self.open(true);
+        self.check_with(true);
+    }
+
+    /// Checks the datadir, opened with the referee or without it.
+    fn check_with(&self, referee: bool) {
+        let chain = self.open(referee);
         chain.flush().unwrap();
         let scratch = TempDir::new().unwrap();
         let options = VerifyOptions {
@@ -140,6 +145,7 @@ fn every_referee_ends_as_one_that_was_there_from_the_start() {
         node.import(true, &blocks[45..48]).unwrap();
         // Left out for a while.
         node.import(false, &blocks[48..]).unwrap();
+        node.check_with(false);
         node.join();
         assert_eq!(node.roots(), roots_of_straight_import(&node, &blocks), "{own} {referee}");
         node.check();
@@ -198,6 +204,8 @@ fn join_that_is_stopped_anywhere_goes_on() {
                 steps += 1;
             })
             .unwrap();
+        drop((joining, chain));
+        node.check_with(false);
     }
     assert_eq!(node.roots(), roots_of_straight_import(&node, &blocks));
     node.check();

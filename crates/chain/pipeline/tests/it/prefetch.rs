@@ -11,6 +11,7 @@ use retrie_pipeline::{
 use retrie_sources::BlockSource;
 use retrie_state::{KeyRange, ScanDirection};
 use retrie_state_store::{StateStore, StoreOptions};
+use retrie_state_testkit::sample;
 use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 
 /// Blocks that pay many accounts, most of them new, and call a contract.
@@ -74,7 +75,7 @@ fn chain_is_the_same_to_the_row_with_keys_read_ahead_and_without() {
     let mut all_reads = [0, 0];
     for rules in [TestRules::Frontier, TestRules::Prague, TestRules::Amsterdam] {
         let (chain, blocks) = straight(rules, 14);
-        for setup in NodeSetup::all() {
+        for setup in sample::of(NodeSetup::all(), 3) {
             let nodes = [0, 4].map(|threads| (threads, TestNode::new(&chain.spec, setup)));
             let [without, with] = nodes.map(|(threads, node)| {
                 let chain = open(&node, threads);

@@ -9,6 +9,7 @@ use retrie_pipeline::{
     testkit::{BlockPlan, GENESIS_CONTRACT, TestCall, TestChain, TestRules},
 };
 use retrie_state::StateError;
+use retrie_state_testkit::sample;
 
 /// A trunk of 4 blocks with two branches of 12 and 7 blocks. The shorter one is heavier. `comeback`
 /// extends the longer one so that it wins again.
@@ -51,7 +52,7 @@ fn last(blocks: &[Block]) -> B256 {
 fn heavier_branch_of_a_file_becomes_canonical_as_if_imported_straight() {
     for rules in [TestRules::Frontier, TestRules::Byzantium] {
         let fork = ForkedChain::new(rules);
-        for setup in NodeSetup::checked() {
+        for setup in sample::of(NodeSetup::checked(), 3) {
             let straight = TestNode::new(&fork.chain.spec, setup);
             straight.import(&[&fork.trunk[..], &fork.fast].concat()).unwrap();
             let expected = straight.picture(&fork.all);
@@ -72,7 +73,7 @@ fn heavier_branch_of_a_file_becomes_canonical_as_if_imported_straight() {
 fn abandoned_branch_is_executed_again_when_it_wins_after_all() {
     for rules in [TestRules::Frontier, TestRules::Byzantium] {
         let fork = ForkedChain::new(rules);
-        for setup in NodeSetup::checked() {
+        for setup in sample::of(NodeSetup::checked(), 3) {
             let straight = TestNode::new(&fork.chain.spec, setup);
             straight.import(&[&fork.trunk[..], &fork.slow, &fork.comeback].concat()).unwrap();
             let expected = straight.picture(&fork.all);
@@ -111,7 +112,7 @@ fn destroyed_contract_comes_back_with_all_its_slots() {
         chain.extend(destroyed, BlockPlan::new([TestCall::transfer(2, GENESIS_CONTRACT, 7)]));
     let [destroyed, written] = [destroyed, written].map(|hash| chain.block(hash).clone());
     let all = [destroyed.clone(), written.clone(), chain.block(again).clone()];
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         let straight = TestNode::new(&chain.spec, setup);
         straight.import(std::slice::from_ref(&written)).unwrap();
         let node = TestNode::new(&chain.spec, setup);
@@ -162,7 +163,7 @@ fn branch_on_a_branch_survives_the_reorg_that_cuts_its_parent_off() {
     let path = |hashes: &[B256]| hashes.iter().map(|h| chain.block(*h).clone()).collect::<Vec<_>>();
     let file = [&path(&main)[..], &path(&twig[..1]), &path(&other), &path(&twig[1..])].concat();
     let straight = chain.path(genesis, twig[2]);
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         let expected = TestNode::new(&chain.spec, setup);
         expected.import(&straight).unwrap();
         for batch in [1, 2, 1000] {
@@ -226,7 +227,7 @@ fn branch_deeper_than_the_retention_is_refused_and_the_chain_goes_on() {
         assert_eq!((picture.tip, &picture.lookup), (expected.tip, &expected.lookup));
         assert_eq!(picture.state, expected.state);
     };
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         // The parent of the side block lies too deep.
         let file = [&main[..10], &deep].concat();
         refused(&file, batches(1), &deep[0], setup);
@@ -247,7 +248,7 @@ fn reorg_exactly_as_deep_as_the_retention_is_possible() {
     let main = chain.branch(genesis, 6, 12, 0);
     let branch = *chain.branch(main[1], 5, 5, 1).last().unwrap();
     let file = [chain.path(genesis, main[5]), chain.path(main[1], branch)].concat();
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         let node = TestNode { retention: 4, ..TestNode::new(&chain.spec, setup) };
         node.import_with(&file, batches(1)).unwrap();
         assert_eq!(node.tip().hash, branch);
@@ -268,7 +269,7 @@ fn last_valid_chain_wins_under_proof_of_stake() {
         let file =
             [chain.path(genesis, trunk), chain.path(trunk, long[4]), chain.path(trunk, short[1])]
                 .concat();
-        for setup in NodeSetup::checked() {
+        for setup in sample::of(NodeSetup::checked(), 3) {
             for batch in [1, 1000] {
                 let node = TestNode::new(&chain.spec, setup);
                 node.import_with(&file, batches(batch)).unwrap();
@@ -307,7 +308,7 @@ fn proof_of_stake_beats_any_work_and_cannot_begin_early_or_late() {
     let parent = chain.block(last_work).header.parent_hash;
     let heavier = chain.extend(parent, BlockPlan::new([]).after(1));
     assert!(chain.total_difficulty(heavier) > chain.total_difficulty(last_work));
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         let node = TestNode::new(&chain.spec, setup);
         let mut file = chain.path(genesis, stake);
         file.push(chain.block(heavier).clone());

@@ -17,6 +17,7 @@ use retrie_pipeline::{
 };
 use retrie_sources::BlockSource;
 use retrie_state_store::{FlatHistory, StoreOptions};
+use retrie_state_testkit::sample;
 use retrie_telemetry::Metrics;
 use std::sync::{
     Arc,
@@ -74,7 +75,7 @@ fn chain_is_the_same_to_the_row_with_blocks_ahead_and_without() {
         [TestRules::Frontier, TestRules::Byzantium, TestRules::Prague, TestRules::Amsterdam]
     {
         let (chain, blocks) = straight(rules, 14);
-        for setup in NodeSetup::all() {
+        for setup in sample::of(NodeSetup::all(), 3) {
             let singly = TestNode::new(&chain.spec, setup);
             let (singly, watch) = open_late(&singly);
             import_singly(&singly, &blocks, batches(3));
@@ -166,7 +167,7 @@ fn wrong_block_takes_with_it_what_was_executed_on_it_wherever_it_is() {
 #[test]
 fn lower_one_of_two_wrong_blocks_is_named() {
     let (chain, good) = straight(TestRules::Byzantium, 8);
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         for above in [1, 2] {
             let mut bad = good.clone();
             bad[3].header.state_root = B256::repeat_byte(1);
@@ -225,7 +226,7 @@ fn reorgs_side_blocks_and_known_blocks_wait_for_those_ahead() {
         blocks.iter().enumerate().flat_map(one).collect()
     };
     let file = [twice(&trunk), twice(&slow), twice(&fast), twice(&comeback)].concat();
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         let straight = TestNode::new(&chain.spec, setup);
         straight.import(&[&trunk[..], &slow, &comeback].concat()).unwrap();
         for batch in [1, 3, 1000] {
@@ -240,7 +241,7 @@ fn reorgs_side_blocks_and_known_blocks_wait_for_those_ahead() {
 #[test]
 fn commit_that_fails_below_blocks_ahead_is_what_is_told() {
     let (chain, blocks) = straight(TestRules::Byzantium, 12);
-    for setup in NodeSetup::all() {
+    for setup in sample::of(NodeSetup::all(), 3) {
         for commits in [0, 2] {
             let node = TestNode::new(&chain.spec, setup);
             let files = sources(&node, &blocks);
@@ -346,7 +347,7 @@ fn contracts_and_hashes_of_blocks_ahead_are_found() {
     let last = chain.account(at, made).unwrap();
     assert_eq!(last.nonce, 1, "it was made anew");
     let blocks = chain.path(genesis, at);
-    for setup in NodeSetup::all() {
+    for setup in sample::of(NodeSetup::all(), 3) {
         let singly = TestNode::new(&chain.spec, setup);
         let singly = singly.open();
         import_singly(&singly, &blocks, batches(3));
@@ -366,7 +367,7 @@ fn contracts_and_hashes_of_blocks_ahead_are_found() {
 #[test]
 fn error_of_a_block_given_ahead_comes_later_and_the_importer_goes_on() {
     let (chain, good) = straight(TestRules::Byzantium, 8);
-    for setup in NodeSetup::checked() {
+    for setup in sample::of(NodeSetup::checked(), 3) {
         for at in [0, 4, 7] {
             let mut bad = good.clone();
             bad[at].header.state_root = B256::repeat_byte(1);

@@ -357,7 +357,8 @@ fn error_at_the_end_costs_no_slices() {
     let RaceResult { outcomes, ended, .. } = raced(SpyFault::WrongProof);
     assert!(matches!(ended, Err(BenchError::WrongProof { .. })), "{ended:?}");
     assert!(outcomes.iter().all(|outcome| outcome.flush.is_some()));
-    assert_eq!(outcomes[1].figures.proofs.len(), 2);
+    // Of present keys, of absent keys, and of the keys of commits.
+    assert_eq!(outcomes[1].figures.proofs.len(), 3);
 }
 
 #[test]
@@ -473,7 +474,10 @@ fn real_blocks_leave_equal_roots_and_the_state_of_a_plain_loop() {
         assert!(reads >= workload.pairs && writes < reads);
         assert_eq!(outcome.latency().count(), workload.commits());
     }
-    assert_eq!(mpt.figures.proofs.iter().map(ProofFigures::count).sum::<usize>(), 6);
+    let (commits, single): (Vec<_>, Vec<_>) =
+        mpt.figures.proofs.iter().partition(|proofs| proofs.keys.is_some());
+    assert_eq!(single.into_iter().map(ProofFigures::count).sum::<usize>(), 6);
+    assert_eq!(commits.into_iter().map(ProofFigures::count).sum::<usize>(), 3);
 }
 
 #[test]

@@ -8,14 +8,14 @@ use alloy_rpc_types_engine::{
 };
 use retrie_backends::BackendDescriptor;
 use retrie_chainspec::{ChainSpec, primitives::Block};
-use retrie_db::{OpenOptions, StateRootMode, SyncMode};
+use retrie_db::{DbError, OpenError, OpenOptions, StateRootMode, SyncMode};
 use retrie_engine::{
     BuilderConfig, Engine, EngineApi, EngineApiError, EngineConfig, LiveChain, PayloadBuilder,
     PoolMaintainer,
     pool::{PoolConfig, TransactionPool},
 };
 use retrie_pipeline::{
-    ChainOptions, ChainStore, prepare,
+    ChainOptions, ChainStore, PipelineError, prepare,
     testkit::{TestChain, TestRules},
 };
 use retrie_state::AnyBackend;
@@ -145,6 +145,19 @@ impl TestNode {
     }
 
     pub(crate) fn open_at(&self, datadir: &Path) -> ChainStore {
+        // A thread of the node before may be about to let go of the datadir.
+        for _ in 0..500 {
+            match self.try_open_at(datadir) {
+                Err(PipelineError::Db(DbError::Open(OpenError::InUse { .. }))) => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                opened => return opened.unwrap(),
+            }
+        }
+        panic!("{} is in use", datadir.display())
+    }
+
+    fn try_open_at(&self, datadir: &Path) -> Result<ChainStore, PipelineError> {
         let referee = self.setup.has_referee.then(|| NodeSetup::MPT.backend());
         ChainStore::open(ChainOptions {
             spec: self.spec.clone(),
@@ -160,7 +173,6 @@ impl TestNode {
             },
             store: StoreOptions { retention: self.retention, ..StoreOptions::default() },
         })
-        .unwrap()
     }
 
     pub(crate) fn start(&self) -> RunningNode {
