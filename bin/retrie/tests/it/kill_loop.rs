@@ -298,7 +298,7 @@ fn killed_imports_of_real_blocks_end_as_if_nothing_had_happened() {
 fn killed_imports_in_batches_end_as_if_nothing_had_happened() {
     let Some(mainnet) = mainnet() else { return };
     let to: u64 = setting("RETRIE_KILL_BLOCKS", 900);
-    let names = setting("RETRIE_KILL_BACKENDS", "mpt,raw,raw+mpt".to_owned());
+    let names = setting("RETRIE_KILL_BACKENDS", "mpt,raw+mpt".to_owned());
     for (n, backend) in names.split(',').enumerate() {
         let seed = setting("RETRIE_KILL_SEED", 1_u64) + 2000 + n as u64;
         let paths = mainnet_blocks(&mainnet).into_iter().take(if to <= 8191 { 1 } else { 3 });

@@ -4,6 +4,7 @@ use crate::common::{TestFolder, fails_saying, retrie, signal, succeeds, test_cha
 use retrie_backends::{BackendDescriptor, all};
 use retrie_chainspec::primitives::Block;
 use retrie_pipeline::testkit::{TestRules, write_blocks};
+use retrie_state_testkit::sample;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -260,6 +261,9 @@ fn killed_migrations_end_as_if_nothing_had_happened() {
     succeeds(&mut scene.import("chain.rlp", "--state-backend mpt"));
     for (n, to) in all().enumerate() {
         for history in [false, true] {
+            if !sample::takes(n + usize::from(history), 3) {
+                continue;
+            }
             let mut more = small(to);
             more.extend(history.then(|| "--history".to_owned()));
             let line = |new: &str| {
