@@ -224,7 +224,8 @@ fn conversion_of_real_blocks_gives_the_tree_of_their_replay() {
     import("joined", "--referee pbt --referee.join --to 1200");
     let replayed = tree_root(&scene, "replayed");
     assert_eq!(tree_root(&scene, "joined"), replayed);
-    let mut export =
-        retrie(["pbt", "export", "--datadir", &scene.at("joined"), &scene.at("files")]);
+    // The state has empty accounts, which only one layout can express.
+    let mut export = retrie(["pbt", "export", "--layout", "rlp", "--datadir", &scene.at("joined")]);
+    export.arg(scene.at("files"));
     assert_eq!(word_after(&succeeds(&mut export), "root "), replayed.to_string());
 }
