@@ -16,7 +16,6 @@ use retrie_pipeline::{
 use retrie_sources::BlockSource;
 use retrie_state::StateError;
 use retrie_state_store::{FlatHistory, StoreOptions};
-use retrie_state_testkit::sample;
 use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicBool, Ordering},
@@ -150,7 +149,7 @@ fn states_that_depend_on_history_or_keep_it_come_block_by_block_as_ever() {
     let (chain, blocks) = straight(TestRules::Byzantium);
     let blocks = &blocks[..40];
     let mut applied = Vec::new();
-    for setup in sample::of(NodeSetup::all(), 3) {
+    for setup in NodeSetup::all() {
         let [single, batch] = [RootCheckMode::Every, BATCH].map(|check_roots| {
             let node = node(&chain, setup);
             let open = node.open();
