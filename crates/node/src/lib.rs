@@ -45,8 +45,8 @@ use retrie_chainspec::{
 use retrie_db::{ChainRead, LogBounds, StateRootMode};
 use retrie_engine::{
     ChainFollower, DevChain, Engine, EngineApi, EngineConfig, EngineHandle, FollowConfig,
-    HeadSource, LiveChain, LogIndexer, NodeWarmUp, PayloadBuilder, PoolMaintainer, RefereeJoiner,
-    SealingMode, StateServer, pool::TransactionPool,
+    HeadSource, LiveChain, NEAR_REFEREE, NodeWarmUp, PayloadBuilder, PoolMaintainer, SealingMode,
+    StateServer, pool::TransactionPool, start_log_indexer, start_referee_joiner,
 };
 use retrie_pipeline::ChainStore;
 use retrie_rpc::DevNode;
@@ -106,8 +106,6 @@ pub struct NodeCommand {
 
 /// Retention of a dev chain without `--retention`.
 const DEV_RETENTION: u64 = 10_000;
-/// A referee that lacks at most this many blocks joins before the node starts.
-const JOINED_AT_START: u64 = 256;
 /// Interval between checks of the stop signal.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -315,7 +313,7 @@ impl NodeCommand {
     ) -> eyre::Result<EngineHandle> {
         let options = self.state.chain_options(spec, datadir, self.db.options())?;
         let (chain, joining) = if self.state.referee_joins {
-            ChainStore::open_joined(options, Some(JOINED_AT_START), stop, &mut |_| {})?
+            ChainStore::open_joined(options, Some(NEAR_REFEREE), stop, &mut |_| {})?
         } else {
             (ChainStore::open(options)?, None)
         };
@@ -326,10 +324,10 @@ impl NodeCommand {
         let engine = Engine::start(chain.clone(), config, metrics.clone())?;
         let handle = engine.handle().clone();
         if let Some(joining) = joining {
-            services.add(RefereeJoiner::start(chain.clone(), joining)?);
+            services.add(start_referee_joiner(chain.clone(), joining)?);
         }
         services.add(EngineService { engine, chain: chain.clone() });
-        services.add(LogIndexer::start(chain, LogBounds::default())?);
+        services.add(start_log_indexer(chain, LogBounds::default())?);
         Ok(handle)
     }
 

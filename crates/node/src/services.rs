@@ -18,9 +18,7 @@
 
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
-use retrie_engine::{
-    Engine, FollowerHandle, LogIndexer, NodeWarmUp, PoolMaintainer, RefereeJoiner,
-};
+use retrie_engine::{BackgroundThread, Engine, FollowerHandle, NodeWarmUp, PoolMaintainer};
 use retrie_pipeline::ChainStore;
 use retrie_rpc::server::RunningServers;
 use retrie_telemetry::MetricsServer;
@@ -169,28 +167,9 @@ impl NodeService for EngineService {
     }
 }
 
-impl NodeService for LogIndexer {
+impl NodeService for BackgroundThread {
     fn name(&self) -> &'static str {
-        "log index"
-    }
-
-    fn health(&self) -> ServiceHealth {
-        match self.last_error() {
-            _ if !self.is_running() => ServiceHealth::Ended,
-            Some(reason) => ServiceHealth::Failing(reason),
-            None => ServiceHealth::Works,
-        }
-    }
-
-    fn stop(self: Box<Self>) -> eyre::Result<()> {
-        drop(self);
-        Ok(())
-    }
-}
-
-impl NodeService for RefereeJoiner {
-    fn name(&self) -> &'static str {
-        "referee join"
+        self.work()
     }
 
     fn health(&self) -> ServiceHealth {

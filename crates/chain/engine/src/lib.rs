@@ -27,10 +27,11 @@
 //! * **status** ([`NodeStatus`], [`SyncProgress`], [`BlockSyncWait`]): what RPC and logs show of
 //!   the node, and how far it is behind.
 //!
-//! Also here: [`LogIndexer`] keeps the log index, [`RefereeJoiner`] lets a referee join, [`NodeWarmUp`] prepares caches at startup,
+//! Also here: [`start_log_indexer`] keeps the log index, [`start_referee_joiner`] lets a referee join, [`NodeWarmUp`] prepares caches at startup,
 //! [`re_execute`] checks stored blocks, and [`TestBlock`] serves `testing_buildBlockV1`.
 
 mod api;
+mod background;
 mod deep_branch;
 mod dev;
 mod error;
@@ -54,17 +55,18 @@ mod view;
 mod warm_up;
 
 pub use api::{CAPABILITIES, EngineApi, EngineApiError, block_of_payload};
+pub use background::BackgroundThread;
 pub use deep_branch::DeepBranch;
 pub use dev::{DevChain, DevError, NextDevBlock, SealingMode};
 pub use error::EngineError;
 pub use follow::{ChainFollower, FollowConfig, FollowError, FollowerHandle, HeadSource};
 pub use live::LiveChain;
-pub use log_indexer::LogIndexer;
+pub use log_indexer::start_log_indexer;
 pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
 pub use pool_maintainer::PoolMaintainer;
 pub use range_server::RangeServers;
 pub use reexecute::{ReExecutionReport, re_execute};
-pub use referee_joiner::RefereeJoiner;
+pub use referee_joiner::{NEAR_REFEREE, start_referee_joiner};
 pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome};
 pub use state::{PostState, StateNeed};
 pub use state_server::{StateClient, StateServeError, StateServer};

@@ -1,17 +1,15 @@
-//! [`RefereeJoiner`]: lets a referee join the chain of a running node.
+//! [`start_referee_joiner`]: lets a referee join the chain of a running node.
 
-use crate::EngineError;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use parking_lot::Mutex;
+use crate::{BackgroundThread, EngineError, background::BackgroundControl};
 use retrie_pipeline::{ChainStore, JoinStep, JoiningReferee};
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
+
+/// A referee that lacks at most this many blocks is brought to the tip at the start and at the end of a
+/// node.
+pub const NEAR_REFEREE: u64 = 256;
 
 /// Time between two looks at the chain while the referee is at its tip.
 const POLL: Duration = Duration::from_millis(200);
@@ -19,82 +17,37 @@ const POLL: Duration = Duration::from_millis(200);
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 /// Time between two lines of the log.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// The referee is brought to the tip at the end if it lacks at most this many blocks.
-const NEAR: u64 = 256;
 
 /// Lets a referee join on the thread `referee-join`. What it has done is durable, so a restarted node
 /// goes on from there.
-#[derive(Debug)]
-pub struct RefereeJoiner {
-    stop: Arc<AtomicBool>,
-    trouble: Arc<Mutex<Option<String>>>,
-    /// Dropped to end a pause.
-    pause: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+///
+/// The thread keeps the datadir open. Drop it after the engine: a referee that is
+/// [near](NEAR_REFEREE) is then brought to the last block, so that the next start has it.
+///
+/// # Errors
+/// If the thread cannot be started.
+pub fn start_referee_joiner(
+    chain: Arc<ChainStore>,
+    joining: JoiningReferee,
+) -> Result<BackgroundThread, EngineError> {
+    let run = move |control: &BackgroundControl| keep_joining(&chain, joining, control);
+    BackgroundThread::start("referee-join", "referee join", run)
 }
 
-impl RefereeJoiner {
-    /// Starts the thread. It keeps the datadir open until the joiner is dropped. Drop it after the
-    /// engine: a referee that is near is then brought to the last block, so that the next start has it.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
-    pub fn start(chain: Arc<ChainStore>, joining: JoiningReferee) -> Result<Self, EngineError> {
-        let (stop, trouble) = (Arc::<AtomicBool>::default(), Arc::<Mutex<_>>::default());
-        let (pause, wake) = bounded(0);
-        let run = {
-            let (stop, trouble) = (stop.clone(), trouble.clone());
-            move || keep_joining(&chain, joining, &stop, &trouble, &wake)
-        };
-        let thread = std::thread::Builder::new().name("referee-join".into()).spawn(run);
-        let thread = Some(thread.map_err(EngineError::Thread)?);
-        Ok(Self { stop, trouble, pause: Some(pause), thread })
-    }
-
-    /// Whether the thread is alive.
-    pub fn is_running(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
-    }
-
-    /// Why the last attempt failed, if it did. The joiner tries again.
-    pub fn last_error(&self) -> Option<String> {
-        self.trouble.lock().clone()
-    }
-}
-
-impl Drop for RefereeJoiner {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.pause = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic was already reported, and nothing depends on the thread.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn keep_joining(
-    chain: &ChainStore,
-    mut joining: JoiningReferee,
-    stop: &AtomicBool,
-    trouble: &Mutex<Option<String>>,
-    wake: &Receiver<()>,
-) {
+fn keep_joining(chain: &ChainStore, mut joining: JoiningReferee, control: &BackgroundControl) {
     let mut line = StepLog::default();
     loop {
-        let outcome = joining.advance(chain, stop, &mut |step| line.tell(step));
-        let failed = outcome.as_ref().err().map(ToString::to_string);
-        if let Some(error) = failed.as_ref().filter(|_| *trouble.lock() != failed) {
-            tracing::error!(error, "the referee cannot join");
-        }
-        let pause = if failed.is_some() { AFTER_FAILURE } else { POLL };
-        *trouble.lock() = failed;
-        if wake.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+        let outcome = joining.advance(chain, &control.stop, &mut |step| line.tell(step));
+        let pause = if outcome.is_err() { AFTER_FAILURE } else { POLL };
+        control.record(outcome.err().map(|error| error.to_string()), "the referee cannot join");
+        if !control.pause(pause) {
             break;
         }
     }
-    let is_near = joining.missing(chain).is_ok_and(|missing| missing.is_some_and(|n| n <= NEAR));
-    if is_near && let Err(error) = joining.advance(chain, &AtomicBool::new(false), &mut |_| {}) {
+    let missing = joining.missing(chain).ok().flatten();
+    if missing.is_some_and(|missing| missing <= NEAR_REFEREE)
+        && let Err(error) = joining.advance(chain, &AtomicBool::new(false), &mut |_| {})
+    {
         tracing::warn!(%error, "the referee is behind the chain; it goes on at the next start");
     }
 }
