@@ -25,16 +25,14 @@ use crate::{
     StatePatch,
     entries::{PagedEntries, listed_state},
     store_set::RefereeStore,
+    stored_context::StoredContext,
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
 use alloy_rlp::Decodable;
 use parking_lot::Mutex;
 use retrie_chainspec::primitives::SealedHeader;
-use retrie_db::{ChainRead, CorruptRow, DbError, ReadError, ReadTxn, tables::ChainTable};
-use retrie_execution::{
-    BlockAccessList, BlockHashes, CodeCache, CodeReader, ExecutionInput, LayeredState,
-    execute_block,
-};
+use retrie_db::{ChainRead, CorruptRow, ReadError, ReadTxn, tables::ChainTable};
+use retrie_execution::{BlockAccessList, CodeCache, ExecutionInput, LayeredState, execute_block};
 use retrie_state::{
     Account, AnyBackend, BlockRef, DeltaBuilder, KeyRange, RowTable, ScanDirection, StateDelta,
     StateError, StateKey, StateReader, StoreError, TableRow, encode_slot,
@@ -125,8 +123,8 @@ pub struct JoiningReferee {
     kv: Arc<dyn KvStore>,
     names: TableNamespace,
     options: StoreOptions,
-    /// `None` after an error within a load.
-    store: Option<StateStore>,
+    /// `None` during a load and after an error within one.
+    store: Option<Arc<StateStore>>,
     codes: CodeCache,
     progress: JoinProgress,
 }
@@ -176,8 +174,9 @@ impl ChainStore {
         let Err(PipelineError::Setup(ChainSetupError::RefereeBehind { .. })) = &behind else {
             return behind.map(|()| (chain, None));
         };
-        let tip = chain.db.begin_read()?.tip()?.map(|tip| chain.db.begin_read()?.header(&tip.hash));
-        let tip_time = tip.transpose()?.flatten().map_or(0, |header| header.timestamp);
+        let tip = chain.tip()?;
+        let header = chain.db.begin_read()?.header(&tip.hash)?;
+        let tip_time = header.map_or(0, |header| header.timestamp);
         let (Some(backend), Some(RefereeStore { store, names, options })) =
             (backend, chain.states.part_with_referee(tip_time))
         else {
@@ -187,7 +186,7 @@ impl ChainStore {
             kv: names.store(chain.db.state_store()),
             options,
             names,
-            store: Some(store),
+            store: Some(Arc::new(store)),
             backend,
             codes: CodeCache::new(CODE_BYTES),
             progress: JoinProgress(Arc::new(Mutex::new(JoinStep::Begun))),
@@ -197,15 +196,15 @@ impl ChainStore {
     }
 }
 
-/// Why the work ended before the referee was level.
-enum Interruption {
+/// Why a join ended before the referee was level.
+enum JoinInterruption {
     /// The stop flag was set.
     Stopped,
     /// The block whose state was loaded is not canonical any more.
     Reorged,
 }
 
-type Step<T> = Result<Result<T, Interruption>, PipelineError>;
+type JoinOutcome = Result<Result<(), JoinInterruption>, PipelineError>;
 
 impl JoiningReferee {
     /// How far it is, for others.
@@ -234,8 +233,8 @@ impl JoiningReferee {
             }
             match self.catch_up(chain, stop, report)? {
                 Ok(()) => return Ok(true),
-                Err(Interruption::Stopped) => return Ok(false),
-                Err(Interruption::Reorged) => {
+                Err(JoinInterruption::Stopped) => return Ok(false),
+                Err(JoinInterruption::Reorged) => {
                     let name = self.backend.identity().name;
                     tracing::info!(
                         "the joining referee {name} begins again: its block was reorged away"
@@ -261,15 +260,14 @@ impl JoiningReferee {
     }
 
     /// The store, opened again if an error has left none.
-    fn store(&mut self) -> Result<&StateStore, StateError> {
-        match &mut self.store {
-            Some(store) => Ok(store),
-            none => {
-                let opened =
-                    StateStore::open(self.backend.clone(), self.kv.clone(), self.options.clone())?;
-                Ok(none.insert(opened))
-            }
+    fn store(&mut self) -> Result<Arc<StateStore>, StateError> {
+        if let Some(store) = &self.store {
+            return Ok(store.clone());
         }
+        let (backend, kv) = (self.backend.clone(), self.kv.clone());
+        let store = Arc::new(StateStore::open(backend, kv, self.options.clone())?);
+        self.store = Some(store.clone());
+        Ok(store)
     }
 
     fn tip(&mut self) -> Result<Option<BlockRef>, StateError> {
@@ -295,33 +293,32 @@ impl JoiningReferee {
         chain: &ChainStore,
         stop: &AtomicBool,
         report: &mut dyn FnMut(JoinStep),
-    ) -> Step<()> {
+    ) -> JoinOutcome {
         self.clear()?;
-        self.store()?;
+        let store = self.store()?;
         // An error leaves the store unusable, and rows without a tip.
-        let Some(store) = self.store.take() else { return Ok(Err(Interruption::Stopped)) };
+        self.store = None;
         let read = chain.db.begin_read()?;
         let (block, header) = loaded_block(chain, &read)?;
         let state = listed_state(chain.state(), block)?;
         drop(read);
         let (mut count, mut is_stopped) = (0, false);
-        let entries = PagedEntries::new(&state, None).map(|entry| {
-            count += 1;
-            if count % REPORT == 1 {
+        let mut entries = PagedEntries::new(&state, None).map(|entry| {
+            if count % REPORT == 0 {
                 self.tell(JoinStep::Load { block, entries: count }, report);
                 is_stopped = stop.load(Ordering::Relaxed);
             }
+            count += 1;
             match is_stopped {
                 true => Err(StoreError::new("loading the state", "it was stopped").into()),
                 false => entry,
             }
         });
-        let mut entries = entries;
         let mut txn = SteppedTxn::new(&*self.kv, stop);
         let loaded = store.bulk_load_keys(block, &mut entries, &mut txn);
         drop(entries);
         let (root, after) = match loaded {
-            Err(_) if stop.load(Ordering::Relaxed) => return Ok(Err(Interruption::Stopped)),
+            Err(_) if stop.load(Ordering::Relaxed) => return Ok(Err(JoinInterruption::Stopped)),
             loaded => loaded?,
         };
         self.check_root(chain, &header, root)?;
@@ -363,19 +360,19 @@ impl JoiningReferee {
         chain: &ChainStore,
         stop: &AtomicBool,
         report: &mut dyn FnMut(JoinStep),
-    ) -> Step<()> {
+    ) -> JoinOutcome {
         loop {
             if stop.load(Ordering::Relaxed) {
-                return Ok(Err(Interruption::Stopped));
+                return Ok(Err(JoinInterruption::Stopped));
             }
             let read = Arc::new(chain.db.begin_read()?);
             let store = self.store()?;
-            let Some(at) = store.tip() else { return Ok(Err(Interruption::Reorged)) };
+            let Some(at) = store.tip() else { return Ok(Err(JoinInterruption::Reorged)) };
             let tip = read.tip()?.unwrap_or(at.block);
             if !read.is_canonical(&at.block.hash)? {
-                match fork_point(&read, store, at.block)? {
+                match fork_point(&read, &store, at.block)? {
                     Some(number) => self.revert(chain, number)?,
-                    None => return Ok(Err(Interruption::Reorged)),
+                    None => return Ok(Err(JoinInterruption::Reorged)),
                 }
                 continue;
             }
@@ -388,10 +385,9 @@ impl JoiningReferee {
     }
 
     fn revert(&mut self, chain: &ChainStore, number: u64) -> Result<(), PipelineError> {
-        let names = self.names.clone();
         let store = self.store()?;
         let mut txn = chain.states.begin_write(&chain.db)?;
-        txn.with_store(|rows| store.revert(number, &mut names.txn(rows)))?;
+        txn.with_store(|rows| store.revert(number, &mut self.names.txn(rows)))?;
         txn.finish()
     }
 
@@ -403,9 +399,7 @@ impl JoiningReferee {
         at: BlockRef,
         tip: u64,
     ) -> Result<(), PipelineError> {
-        self.store()?;
-        let names = self.names.clone();
-        let Some(store) = &self.store else { return Ok(()) };
+        let store = self.store()?;
         let mut proposals: Vec<(B256, Proposal)> = Vec::new();
         for number in (at.number + 1..=tip).take(BATCH) {
             let lost = || StateError::corrupt("Canonical", format!("block {number} is missing"));
@@ -425,7 +419,7 @@ impl JoiningReferee {
             txn.rows().insert_root(hash, self.backend.identity().name, &proposal.root())?;
         }
         let chained: Vec<Proposal> = proposals.into_iter().map(|(_, proposal)| proposal).collect();
-        txn.with_store(|rows| store.commit(&chained, &mut names.txn(rows)))?;
+        txn.with_store(|rows| store.commit(&chained, &mut self.names.txn(rows)))?;
         txn.finish()
     }
 
@@ -542,28 +536,9 @@ fn delta_of_list(
     Ok(delta.build())
 }
 
-/// Codes and hashes of ancestors from the chain's tables.
-struct StoredContext<'a>(&'a ReadTxn);
-
-impl CodeReader for StoredContext<'_> {
-    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
-        ChainRead::code(self.0, hash).map_err(|error| {
-            StoreError::new(format!("reading code {hash}"), DbError::from(error)).into()
-        })
-    }
-}
-
-impl BlockHashes for StoredContext<'_> {
-    fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
-        self.0.canonical_hash(number).map_err(|error| {
-            let action = format!("looking for ancestor {number}");
-            StoreError::new(action, DbError::from(error)).into()
-        })
-    }
-}
-
 /// Writes that are committed in steps: when another thread waits, and every [`STEP_BYTES`]. After each
-/// step there is a pause as long as the step.
+/// step there is a pause as long as the step. Rows of the framework say that the load is complete: they
+/// come last, and are committed together.
 struct SteppedTxn<'a> {
     kv: &'a dyn KvStore,
     stop: &'a AtomicBool,
@@ -577,11 +552,14 @@ impl<'a> SteppedTxn<'a> {
         Self { kv, stop, txn: None, begun: Instant::now(), bytes: 0 }
     }
 
-    /// The open transaction, after `bytes` more are written to it.
-    fn open(&mut self, bytes: usize) -> Result<&mut (dyn KvTxn + 'a), StoreError> {
+    /// The open transaction, to which `bytes` of `table` will be written.
+    fn open(&mut self, table: RowTable, bytes: usize) -> Result<&mut (dyn KvTxn + 'a), StoreError> {
         let is_full =
             self.bytes > STEP_BYTES || self.txn.as_ref().is_some_and(|txn| txn.is_awaited());
-        if is_full && let Some(txn) = self.txn.take() {
+        if is_full
+            && table.id < RowTable::FRAMEWORK
+            && let Some(txn) = self.txn.take()
+        {
             txn.commit()?;
             if self.stop.load(Ordering::Relaxed) {
                 return Err(StoreError::new("loading the state", "it was stopped"));
@@ -649,18 +627,41 @@ impl KvRead for SteppedTxn<'_> {
 
 impl KvWrite for SteppedTxn<'_> {
     fn put(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
-        self.open(key.len() + value.len())?.put(table, key, value)
+        self.open(table, key.len() + value.len())?.put(table, key, value)
     }
 
     fn append(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
-        self.open(key.len() + value.len())?.append(table, key, value)
+        self.open(table, key.len() + value.len())?.append(table, key, value)
     }
 
     fn delete(&mut self, table: RowTable, key: &[u8]) -> Result<bool, StoreError> {
-        self.open(key.len())?.delete(table, key)
+        self.open(table, key.len())?.delete(table, key)
     }
 
     fn clear(&mut self, table: RowTable) -> Result<(), StoreError> {
-        self.open(0)?.clear(table)
+        self.open(table, 0)?.clear(table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use retrie_state_store::MemoryStore;
+
+    #[test]
+    fn rows_that_say_that_a_load_is_complete_are_committed_together() {
+        let (kv, stop) = (MemoryStore::new(), AtomicBool::new(false));
+        let (rows, meta) = (RowTable::new(1, "Rows"), RowTable::framework(0xf3, "Meta"));
+        let count = |table| kv.snapshot().unwrap().count(table).unwrap();
+        let mut txn = SteppedTxn::new(&kv, &stop);
+        let large = vec![0; STEP_BYTES + 1];
+        txn.put(rows, b"a", &large).unwrap();
+        txn.put(rows, b"b", &large).unwrap();
+        assert_eq!(count(rows), 1, "a step is committed once it is full");
+        txn.put(meta, b"tip", b"").unwrap();
+        txn.put(meta, b"folded", b"").unwrap();
+        assert_eq!((count(rows), count(meta)), (1, 0));
+        txn.commit().unwrap();
+        assert_eq!((count(rows), count(meta)), (2, 2));
     }
 }

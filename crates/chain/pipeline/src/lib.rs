@@ -103,6 +103,7 @@ pub mod report;
 mod root_kind;
 mod state_backends;
 mod store_set;
+mod stored_context;
 mod stream;
 #[cfg(feature = "testkit")]
 pub mod testkit;
@@ -133,6 +134,7 @@ pub use preimages::{
 pub use recover::recover_senders;
 pub use root_kind::RootKind;
 pub use store_set::{ProposalSet, RootSet, SessionSet, StoreSet, StoreSetId, state_folder};
+pub use stored_context::StoredContext;
 pub use stream::{BlockStream, PreparedBlock, prepare};
 pub use tree::{
     AheadOutcome, BlockQueue, BlockTree, CanonicalHead, CommitLimits, DriverStep, HeadChange,

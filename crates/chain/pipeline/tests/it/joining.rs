@@ -22,14 +22,14 @@ fn small(name: &str) -> Arc<dyn AnyBackend> {
 }
 
 /// A datadir.
-struct Node {
+struct JoiningNode {
     dir: TempDir,
     spec: Arc<ChainSpec>,
     own: &'static str,
     referee: &'static str,
 }
 
-impl Node {
+impl JoiningNode {
     fn new(spec: &Arc<ChainSpec>, own: &'static str, referee: &'static str) -> Self {
         Self { dir: TempDir::new().unwrap(), spec: spec.clone(), own, referee }
     }
@@ -119,8 +119,8 @@ fn straight(rules: TestRules, blocks: u64) -> (TestChain, Vec<Block>) {
     (chain, blocks)
 }
 
-fn roots_of_straight_import(node: &Node, blocks: &[Block]) -> RootSet {
-    let straight = Node::new(&node.spec, node.own, node.referee);
+fn roots_of_straight_import(node: &JoiningNode, blocks: &[Block]) -> RootSet {
+    let straight = JoiningNode::new(&node.spec, node.own, node.referee);
     straight.import(true, blocks).unwrap();
     straight.roots()
 }
@@ -136,7 +136,7 @@ fn every_referee_ends_as_one_that_was_there_from_the_start() {
         (TestRules::Prague, "pbt", "mpt"),
     ] {
         let (chain, blocks) = straight(rules, 52);
-        let node = Node::new(&chain.spec, own, referee);
+        let node = JoiningNode::new(&chain.spec, own, referee);
         node.import(false, &blocks[..45]).unwrap();
         let error = ChainStore::open(node.options(true)).unwrap_err();
         assert!(matches!(error, PipelineError::Setup(ChainSetupError::RefereeBehind { .. })));
@@ -161,7 +161,7 @@ fn chain_goes_on_and_reorganizes_while_a_referee_joins() {
     let new = *made.branch(fork, 9, 12, 2).last().unwrap();
     let [trunk, old, new] =
         [(genesis, fork), (fork, old), (fork, new)].map(|(from, to)| made.path(from, to));
-    let node = Node::new(&made.spec, "mpt", "pbt");
+    let node = JoiningNode::new(&made.spec, "mpt", "pbt");
     node.import(false, &trunk[..40]).unwrap();
     let (chain, mut joining) = node.open_beside();
     let is_over = AtomicBool::new(false);
@@ -190,7 +190,7 @@ fn chain_goes_on_and_reorganizes_while_a_referee_joins() {
 #[test]
 fn join_that_is_stopped_anywhere_goes_on() {
     let (chain, blocks) = straight(TestRules::Cancun, 120);
-    let node = Node::new(&chain.spec, "raw", "pbt");
+    let node = JoiningNode::new(&chain.spec, "raw", "pbt");
     node.import(false, &blocks).unwrap();
     for round in 0.. {
         assert!(round < 20, "it does not go on");
@@ -220,7 +220,7 @@ fn referee_whose_block_was_reorged_away_begins_again() {
     let new = *made.branch(fork, 8, 12, 2).last().unwrap();
     let [trunk, old, new] =
         [(genesis, fork), (fork, old), (fork, new)].map(|(from, to)| made.path(from, to));
-    let node = Node::new(&made.spec, "mpt", "pbt");
+    let node = JoiningNode::new(&made.spec, "mpt", "pbt");
     node.import(false, &[&trunk[..], &old].concat()).unwrap();
     let (chain, mut joining) = node.open_beside();
     let never = AtomicBool::new(false);
@@ -246,11 +246,11 @@ fn blocks_that_only_the_joining_referee_can_check_wait_for_it() {
     let tip = *made.branch(made.genesis(), 24, 12, 0).last().unwrap();
     let blocks = made.path(made.genesis(), tip);
     // The chain learns of the switch when it has 12 blocks. Block 20 is the first past it.
-    let node = Node::new(&made.spec, "mpt", "pbt");
+    let node = JoiningNode::new(&made.spec, "mpt", "pbt");
     let before = Arc::new(ChainSpec::clone(&made.spec).with_binary_tree_time(None));
-    let unaware = Node { dir: node.dir, spec: before, own: "mpt", referee: "pbt" };
+    let unaware = JoiningNode { dir: node.dir, spec: before, own: "mpt", referee: "pbt" };
     unaware.import(false, &blocks[..12]).unwrap();
-    let node = Node { spec: made.spec.clone(), ..unaware };
+    let node = JoiningNode { spec: made.spec.clone(), ..unaware };
     let (chain, mut joining) = node.open_beside();
     let error = node.import_to(&chain, &blocks[12..]).unwrap_err();
     let is_waiting = matches!(

@@ -8,15 +8,10 @@ use super::{BlockChanges, BlockData, BlockNeeds, BlockNumbers, BlockSource};
 use crate::BlockSourceError;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, map::HashMap};
 use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
-use retrie_db::{ChainRead, DbError, ReadTxn};
-use retrie_execution::{
-    BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState,
-    execute_block,
-};
-use retrie_pipeline::{StatePatch, StoreSet, genesis_delta, validate_outcome};
-use retrie_state::{
-    Account, AnyBackend, BlockRef, StateDelta, StateError, StateKey, StateValue, StoreError,
-};
+use retrie_db::{ChainRead, ReadTxn};
+use retrie_execution::{CodeCache, ExecutionInput, ExecutionOutcome, LayeredState, execute_block};
+use retrie_pipeline::{StatePatch, StoreSet, StoredContext, genesis_delta, validate_outcome};
+use retrie_state::{Account, AnyBackend, BlockRef, StateDelta, StateError, StateKey, StateValue};
 use retrie_state_store::{StateId, StateProvider, StateStore};
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
@@ -84,7 +79,7 @@ impl ChainSource {
         let parent = number.checked_sub(1).ok_or(BlockSourceError::NoBlock { number })?;
         let parent = BlockRef::new(parent, block.header().parent_hash);
         let state = state_after(store, parent).map_err(no_state)?;
-        let rest = ChainContext(&self.read);
+        let rest = StoredContext(&self.read);
         let mut state = LayeredState::new(state);
         let patch = StatePatch::stored(&*self.read, &hash)?;
         patch.iter().for_each(|patch| state.push_delta(patch.delta.clone(), []));
@@ -200,25 +195,4 @@ fn no_code(number: u64, hash: B256, address: Address) -> BlockSourceError {
 fn code_hash(value: &Option<StateValue>) -> B256 {
     let account = value.as_ref().and_then(|value| Account::decode(value));
     account.map_or(KECCAK256_EMPTY, |account| account.code_hash)
-}
-
-/// Codes and block hashes for an execution.
-struct ChainContext<'a>(&'a ReadTxn);
-
-impl CodeReader for ChainContext<'_> {
-    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
-        let code = self.0.code(hash);
-        code.map_err(|error| {
-            StoreError::new(format!("reading code {hash}"), DbError::from(error)).into()
-        })
-    }
-}
-
-impl BlockHashes for ChainContext<'_> {
-    fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
-        self.0.canonical_hash(number).map_err(|error| {
-            let action = format!("looking for ancestor {number}");
-            StoreError::new(action, DbError::from(error)).into()
-        })
-    }
 }
