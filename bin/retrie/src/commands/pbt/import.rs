@@ -1,6 +1,6 @@
 //! `retrie pbt import`: a datadir that starts from the state of checked files.
 
-use super::files::{HASH, PbtFileArgs, describe};
+use super::files::{PbtFileArgs, describe};
 use crate::{
     args::{ChainArgs, DbArgs, StateArgs, open_to_read},
     output::{CommandOutput, say},
@@ -104,10 +104,8 @@ fn load(
     files: &PbtFileArgs,
 ) -> eyre::Result<ChainStore> {
     let keys = options.store.keys;
-    let identity = options.backend.identity();
-    // The tree of the snapshot is that of the backend, if its hash and keys are the same.
-    let is_same = identity.name == "pbt" && identity.hash == HASH.id() && keys.is_plain();
-    let root = is_same.then_some(checked.snapshot.root);
+    let has_tree = options.backend.profile().binary_root && keys.is_plain();
+    let root = has_tree.then_some(checked.snapshot.root);
     let mut entries = EntrySorter::new(&files.scratch());
     for entry in checked.entries()? {
         let (key, value) = entry?;
