@@ -20,7 +20,7 @@ mod smallest_chunks {
 
 mod odd_chunks {
     use super::*;
-    retrie_state_testkit::backend_tests!(|| bavl(7), fewer());
+    retrie_state_testkit::backend_tests!(|| bavl(7), fewer().of_variant());
 }
 
 mod chunks_of_some_groups {
@@ -30,5 +30,5 @@ mod chunks_of_some_groups {
 
 mod usual_chunks {
     use super::*;
-    retrie_state_testkit::backend_tests!(|| bavl(256), fewer());
+    retrie_state_testkit::backend_tests!(|| bavl(256), fewer().of_variant());
 }

@@ -26,7 +26,7 @@ mod synchronous {
     use super::*;
     retrie_state_testkit::backend_tests!(
         || cole(ColeParams { async_merge: false, size_ratio: 3, fanout: 2, ..small() }),
-        TestScale::default()
+        TestScale::default().of_variant()
     );
 }
 
@@ -40,7 +40,10 @@ mod every_block_is_a_run {
 
 mod memory_alone {
     use super::*;
-    retrie_state_testkit::backend_tests!(|| cole(ColeParams::default()), TestScale::default());
+    retrie_state_testkit::backend_tests!(
+        || cole(ColeParams::default()),
+        TestScale::default().of_variant()
+    );
 }
 
 mod pruned {

@@ -22,7 +22,7 @@ fn fewer() -> TestScale {
 
 mod every_block {
     use super::*;
-    retrie_state_testkit::backend_tests!(|| lmpt(every(1)), fewer());
+    retrie_state_testkit::backend_tests!(|| lmpt(every(1)), fewer().of_variant());
 }
 
 mod below_the_retention {
@@ -48,5 +48,5 @@ mod by_keys {
 
 mod never {
     use super::*;
-    retrie_state_testkit::backend_tests!(|| lmpt(LmptParams::default()), fewer());
+    retrie_state_testkit::backend_tests!(|| lmpt(LmptParams::default()), fewer().of_variant());
 }

@@ -1,6 +1,7 @@
 //! The test-kit that every backend passes.
 
 use retrie_state::AnyBackend;
+use retrie_state_testkit::TestScale;
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use std::sync::Arc;
 
@@ -19,8 +20,8 @@ mod archive {
 mod archive_with_blake2b {
     use super::*;
     // A cache that holds a few rows, so that nodes come from their rows.
-    retrie_state_testkit::backend_tests!(|| Arc::new(MptArchive::with_cache(
-        TrieHash::Blake2b256,
-        4096
-    )) as Arc<dyn AnyBackend>);
+    retrie_state_testkit::backend_tests!(
+        || Arc::new(MptArchive::with_cache(TrieHash::Blake2b256, 4096)) as Arc<dyn AnyBackend>,
+        TestScale::default().of_variant()
+    );
 }

@@ -11,6 +11,7 @@ mod blocked_with_a_small_cache {
     retrie_state_testkit::backend_tests!(
         || Arc::new(DupTree::with_cache(DupTreeLayout::Blocked, 3)) as Arc<dyn AnyBackend>,
         TestScale { blocks: 12, depth: 60, kills: 30, mutations: 500, ..TestScale::default() }
+            .of_variant()
     );
 }
 
@@ -19,6 +20,7 @@ mod naive {
     retrie_state_testkit::backend_tests!(
         || Arc::new(DupTree::new(DupTreeLayout::Naive)) as Arc<dyn AnyBackend>,
         TestScale { blocks: 16, depth: 100, kills: 60, mutations: 500, ..TestScale::default() }
+            .of_variant()
     );
 }
 

@@ -139,6 +139,12 @@ impl TestScale {
         }
     }
 
+    /// For a further configuration of a backend, whose usual one runs the checks at another scale: a
+    /// sample of it is the smallest.
+    pub fn of_variant(self) -> Self {
+        if sample::is_everything() || self.rounds > 1 { self } else { Self::smallest() }
+    }
+
     /// What a sample takes of it. Small scales are samples already.
     fn sampled(self) -> Self {
         let is_sample = !sample::is_everything() && self.rounds == 1 && self.kills > 25;
