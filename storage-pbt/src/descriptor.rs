@@ -51,6 +51,8 @@ const fn format(hash: TreeHash, verifier: &'static PbtVerifier) -> ProofFormat {
 pub static PROOF_FORMATS: &[ProofFormat] = &[
     format(TreeHash::Blake3, &PbtVerifier(TreeHash::Blake3)),
     format(TreeHash::Keccak256, &PbtVerifier(TreeHash::Keccak256)),
+    #[cfg(feature = "algebraic")]
+    format(TreeHash::Poseidon2, &PbtVerifier(TreeHash::Poseidon2)),
 ];
 
 #[cfg(feature = "std")]
@@ -68,10 +70,17 @@ mod registration {
 
     /// `pbt`.
     pub static BACKENDS: &[BackendDescriptor] = &[BackendDescriptor {
-        hashes: &[HashVariant {
-            hash: HashId::Keccak256,
-            make: || Arc::new(Pbt::new(TreeHash::Keccak256)),
-        }],
+        hashes: &[
+            HashVariant {
+                hash: HashId::Keccak256,
+                make: || Arc::new(Pbt::new(TreeHash::Keccak256)),
+            },
+            #[cfg(feature = "algebraic")]
+            HashVariant {
+                hash: HashId::Poseidon2,
+                make: || Arc::new(Pbt::new(TreeHash::Poseidon2)),
+            },
+        ],
         ..BackendDescriptor::plain(
             NAME,
             "Ethereum's next tree: partitioned binary, EIP-8297",

@@ -19,6 +19,9 @@ pub enum TreeHash {
     Blake3,
     /// keccak-256, a candidate.
     Keccak256,
+    /// Poseidon2 over the KoalaBear field, an algebraic hash.
+    #[cfg(feature = "algebraic")]
+    Poseidon2,
 }
 
 impl TreeHash {
@@ -27,6 +30,8 @@ impl TreeHash {
         match self {
             Self::Blake3 => HashId::Blake3,
             Self::Keccak256 => HashId::Keccak256,
+            #[cfg(feature = "algebraic")]
+            Self::Poseidon2 => HashId::Poseidon2,
         }
     }
 
@@ -35,6 +40,8 @@ impl TreeHash {
         match self {
             Self::Blake3 => B256::new(*blake3::hash(bytes).as_bytes()),
             Self::Keccak256 => keccak256(bytes),
+            #[cfg(feature = "algebraic")]
+            Self::Poseidon2 => crate::poseidon2::hash(bytes),
         }
     }
 

@@ -74,6 +74,8 @@ mod load;
 pub mod migration;
 #[cfg(feature = "std")]
 mod page;
+#[cfg(feature = "algebraic")]
+mod poseidon2;
 #[cfg(feature = "std")]
 mod prefetch;
 #[cfg(feature = "std")]

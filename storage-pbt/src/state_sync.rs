@@ -97,6 +97,8 @@ impl StateChunks for Pbt {
         match self.hash_function() {
             TreeHash::Blake3 => "pbt",
             TreeHash::Keccak256 => "pbt-keccak256",
+            #[cfg(feature = "algebraic")]
+            TreeHash::Poseidon2 => "pbt-poseidon2",
         }
     }
 

@@ -1,4 +1,4 @@
-//! The test-kit that every backend passes, with both hash functions.
+//! The test-kit that every backend passes, with each hash function.
 
 use retrie_state::AnyBackend;
 use retrie_state_testkit::TestScale;
@@ -17,4 +17,10 @@ mod blake3 {
 mod keccak256 {
     use super::*;
     retrie_state_testkit::backend_tests!(|| pbt(TreeHash::Keccak256), TestScale::smallest());
+}
+
+#[cfg(feature = "algebraic")]
+mod poseidon2 {
+    use super::*;
+    retrie_state_testkit::backend_tests!(|| pbt(TreeHash::Poseidon2), TestScale::smallest());
 }

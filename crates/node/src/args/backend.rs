@@ -30,6 +30,9 @@ pub enum HashChoice {
     Blake2b,
     /// BLAKE3
     Blake3,
+    /// Poseidon2 over KoalaBear
+    #[cfg(feature = "algebraic")]
+    Poseidon2,
 }
 
 impl HashChoice {
@@ -39,6 +42,8 @@ impl HashChoice {
             Self::Keccak => "keccak",
             Self::Blake2b => "blake2b",
             Self::Blake3 => "blake3",
+            #[cfg(feature = "algebraic")]
+            Self::Poseidon2 => "poseidon2",
         }
     }
 
@@ -47,6 +52,8 @@ impl HashChoice {
             Self::Keccak => HashId::Keccak256,
             Self::Blake2b => HashId::Blake2b256,
             Self::Blake3 => HashId::Blake3,
+            #[cfg(feature = "algebraic")]
+            Self::Poseidon2 => HashId::Poseidon2,
         }
     }
 }

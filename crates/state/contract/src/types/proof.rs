@@ -39,6 +39,8 @@ pub enum HashId {
     Blake2b256,
     /// BLAKE3.
     Blake3,
+    /// Poseidon2 over the KoalaBear field, an algebraic hash.
+    Poseidon2,
 }
 
 impl HashId {
@@ -49,6 +51,7 @@ impl HashId {
             Self::Keccak256 => "keccak256",
             Self::Blake2b256 => "blake2b-256",
             Self::Blake3 => "blake3",
+            Self::Poseidon2 => "poseidon2-koalabear",
         }
     }
 }
