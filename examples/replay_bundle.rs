@@ -50,8 +50,11 @@ fn replay(
     let store = StateStore::open(backend, kv.clone(), StoreOptions::default())?;
     // Opens the pre-state in a witness, for every backend.
     let mpt = Mpt::new();
-    let options =
-        BundleReplayOptions { spec: spec.clone(), witness_opener: mpt.extensions().partial_state };
+    let options = BundleReplayOptions {
+        spec: spec.clone(),
+        witness_opener: mpt.extensions().partial_state,
+        witnesses: false,
+    };
     let mut replay = BundleReplay::new(&options, &store, &*kv)?;
     for file in files {
         let outcome = replay.run(&file.load()?)?;

@@ -66,6 +66,10 @@ pub(crate) struct ReplayArgs {
     /// How many blocks can be reverted; bundles need at least two.
     #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
     retention: u64,
+    /// Also prove, untimed, all that each bundle's block reads in one proof, and verify it. Witness
+    /// bundles then run on the store like others.
+    #[arg(long)]
+    witness: bool,
     #[command(flatten)]
     report: ReportArgs,
     #[command(flatten)]
@@ -126,6 +130,9 @@ impl ReplayArgs {
         };
         let lanes: Vec<_> = backends.into_iter().map(made).collect::<Result<_, _>>()?;
         let out = CommandOutput::open(&self.report)?;
+        if self.witness && bundles.is_empty() {
+            bail!("--witness proves what the blocks of bundles read: give bundles");
+        }
         let made = match self.paths.is_empty() {
             true => Some(built_in::BuiltInRange::of(&self.part)?.make(&out, stop)?),
             false => None,
@@ -293,6 +300,7 @@ impl ReplayArgs {
         let options = BundleReplayOptions {
             spec: spec.clone(),
             witness_opener: opener.as_ref().and_then(|backend| backend.extensions().partial_state),
+            witnesses: self.witness,
         };
         let mut replay = BundleReplay::new(&options, &store, &*kv)?;
         let mut unread = None;

@@ -114,6 +114,38 @@ fn real_bundles_pass_every_check_on_every_backend() {
 }
 
 #[test]
+fn what_a_block_reads_is_proven_by_every_store_with_proofs() {
+    let Some(mainnet) = mainnet() else { return };
+    let scene = TestFolder::new();
+    let paths = ["witness/1150001", "prestate/19910734"].map(|name| bundle(&mainnet, name));
+    let flags = "--pad-accounts 2k --pad-slots 3k --state-cache none --cole.memory-pairs 500";
+    let backends = "mpt,raw,prefix,lvmt,cole,bavl,pbt";
+    let more = format!("--state-backend {backends} {flags} --witness");
+    let printed = succeeds(&mut replay(&scene, &more, &paths));
+    assert!(printed.contains("proofs of what each block reads"), "{printed}");
+    let report = scene.json("report.json");
+    let mut keys = None;
+    for result in results(&report, true) {
+        let witnesses: Vec<_> =
+            result["bundles"].as_array().unwrap().iter().map(|one| &one["witness"]).collect();
+        if result["backend"] == "raw" {
+            assert!(witnesses.iter().all(|witness| witness.is_null()));
+            continue;
+        }
+        for witness in &witnesses {
+            let bytes = |name: &str| witness[name].as_u64().unwrap();
+            assert!(bytes("proof_bytes") > bytes("keys"), "{witness}");
+            assert!(bytes("code_bytes") > 0 || bytes("keys") < 20, "{witness}");
+        }
+        // All stores prove the same keys.
+        let read: Vec<_> = witnesses.iter().map(|witness| witness["keys"].clone()).collect();
+        assert_eq!(*keys.get_or_insert(read.clone()), read);
+    }
+    let blocks = vec![mainnet_blocks(&mainnet)[0].to_str().unwrap().to_owned()];
+    fails_saying(&mut replay(&scene, "--witness", &blocks), &["bundles"]);
+}
+
+#[test]
 fn damaged_bundles_name_file_and_cause() {
     let Some(mainnet) = mainnet() else { return };
     let scene = TestFolder::new();

@@ -7,6 +7,7 @@ pub use part::{
     ReplayPart, host,
 };
 
+use crate::replay::BlockWitness;
 use alloy_primitives::B256;
 use retrie_state_store::CounterSnapshot;
 use serde::{Deserialize, Serialize};
@@ -113,6 +114,9 @@ pub struct BundleOutcome {
     pub requests_ok: Option<bool>,
     /// Whether the post-state root is that of the header; needs the witness and a trie.
     pub root_ok: Option<bool>,
+    /// What it takes to show what the block reads, if that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub witness: Option<BlockWitness>,
 }
 
 impl BundleOutcome {

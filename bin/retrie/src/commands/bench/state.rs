@@ -174,6 +174,7 @@ impl StateRaceArgs {
         let options = BundleReplayOptions {
             spec: ChainSpec::mainnet(),
             witness_opener: opener.as_ref().and_then(|backend| backend.extensions().partial_state),
+            witnesses: false,
         };
         let padding = StatePadding { accounts: self.pad_accounts, slots: self.pad_slots };
         Ok(BlockCorpus::user_default().trace(&options, padding, stop)?)

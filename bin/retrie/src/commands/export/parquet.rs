@@ -134,6 +134,7 @@ impl ExportArgs {
         let options = BundleReplayOptions {
             spec,
             witness_opener: opener.as_ref().and_then(|backend| backend.extensions().partial_state),
+            witnesses: false,
         };
         let count = bundles.len();
         let mut source = BundleSource::new(&options, bundles);

@@ -4,7 +4,10 @@ use crate::{
     limit,
     output::{CommandOutput, grouped, say},
 };
-use retrie_pipeline::{replay::BundleOutcome, report::ReplayResult};
+use retrie_pipeline::{
+    replay::{BlockWitness, BundleOutcome},
+    report::ReplayResult,
+};
 
 const fn mark(check: Option<bool>) -> &'static str {
     match check {
@@ -92,8 +95,55 @@ pub(crate) fn print_summary(out: &CommandOutput, results: &[ReplayResult]) -> ey
         );
         print_kinds(out, result)?;
     }
+    print_witnesses(out, results)?;
     for failure in results.iter().flat_map(|result| &result.failures) {
         say!(out, "{failure}");
+    }
+    Ok(())
+}
+
+/// Prints what it takes to show what blocks read: medians over the blocks, and the largest.
+fn print_witnesses(out: &CommandOutput, results: &[ReplayResult]) -> eyre::Result<()> {
+    let all = results.iter().map(|result| {
+        let witnesses = result.bundles.iter().filter_map(|bundle| bundle.witness.as_ref());
+        (result, witnesses.collect::<Vec<_>>())
+    });
+    let mut all = all.filter(|(_, witnesses)| !witnesses.is_empty()).peekable();
+    if all.peek().is_none() {
+        return Ok(());
+    }
+    say!(
+        out,
+        "\nproofs of what each block reads: median (largest)\n{:<12} {:>7} {:>7} {:>19} {:>10} {:>10} {:>10} {:>11}",
+        "backend",
+        "blocks",
+        "keys",
+        "KiB of the proof",
+        "KiB zstd",
+        "KiB codes",
+        "ms to make",
+        "ms to check",
+    );
+    for (result, witnesses) in all {
+        let spread = |of: fn(&BlockWitness) -> f64| {
+            let mut values: Vec<_> = witnesses.iter().map(|witness| of(witness)).collect();
+            values.sort_by(f64::total_cmp);
+            (values[values.len() / 2], values[values.len() - 1])
+        };
+        let kib = |bytes: u64| bytes as f64 / 1024.0;
+        let (proof, largest) = spread(|one| one.proof_bytes as f64);
+        say!(
+            out,
+            "{:<12} {:>7} {:>7} {:>19} {:>10.1} {:>10.1} {:>10.2} {:>11.2}",
+            result.backend,
+            witnesses.len(),
+            spread(|one| one.keys as f64).0,
+            format!("{:.1} ({:.1})", proof / 1024.0, largest / 1024.0),
+            kib(spread(|one| one.proof_zstd_bytes as f64).0 as u64),
+            kib(spread(|one| one.code_bytes as f64).0 as u64),
+            spread(|one| one.prove_seconds).0 * 1e3,
+            spread(|one| one.verify_seconds).0 * 1e3,
+        );
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Replay of bundles on one backend.
 
-use super::{codes::settle_code, effects::effects, pad::synthetic_hash};
+use super::{codes::settle_code, effects::effects, pad::synthetic_hash, witness::BlockWitness};
 use crate::{
     ImportTimes, PipelineError,
     recover::recover_senders,
@@ -16,8 +16,8 @@ use retrie_chainspec::{
     primitives::{Header, RecoveredBlock},
 };
 use retrie_execution::{
-    CodeCache, ExecutionInput, ExecutionOutcome, execute_block, execute_block_with_observer,
-    load_trusted_setup,
+    AccessRecorder, CodeCache, ExecutionInput, ExecutionOutcome, execute_block,
+    execute_block_with_observer, load_trusted_setup,
 };
 use retrie_sources::{Bundle, BundleKind, PreState, WitnessBundle};
 use retrie_state::{
@@ -37,6 +37,8 @@ pub struct BundleReplayOptions<'a> {
     pub spec: Arc<ChainSpec>,
     /// A backend that opens witnesses, to find the pre-state of a bundle that lists none.
     pub witness_opener: Option<&'a dyn PartialState>,
+    /// Whether to prove what each block reads, untimed.
+    pub witnesses: bool,
 }
 
 impl std::fmt::Debug for BundleReplayOptions<'_> {
@@ -229,7 +231,7 @@ impl<'a> BundleReplay<'a> {
         let surroundings = BundleContext::of(bundle);
         let partial = self.store.backend().extensions().partial_state;
         match (&bundle.kind, partial) {
-            (BundleKind::Witness(witness), Some(opener)) => {
+            (BundleKind::Witness(witness), Some(opener)) if !self.options.witnesses => {
                 self.run_on_witness(bundle, witness, opener, &surroundings)
             }
             _ => {
@@ -344,6 +346,7 @@ impl<'a> BundleReplay<'a> {
         let pre = self.pre_state(bundle)?;
         self.commit("pre-state", self.base.number + 1, &pre)?;
 
+        let before = self.options.witnesses.then(|| self.store.at(StateId::Tip)).transpose()?;
         let counts = self.store.counts();
         let start = Instant::now();
         let block = self.received(receive)?;
@@ -351,7 +354,10 @@ impl<'a> BundleReplay<'a> {
         let spec = self.options.spec.for_header(header);
         let session = self.store.begin(StateId::Tip)?;
         let reader = session.reader();
-        let outcome = execute_block(&spec, &block, self.input(&reader, surroundings))?;
+        let recorder = before.as_ref().map(|_| AccessRecorder::new(&reader));
+        let state = recorder.as_ref().map_or(&reader as &dyn StateReader, |recorder| recorder);
+        let outcome = execute_block(&spec, &block, self.input(state, surroundings))?;
+        let accesses = recorder.map(AccessRecorder::into_accesses);
         drop(reader);
         TimeBreakdown::add(&mut self.breakdown.execution, outcome.timing.execution());
         TimeBreakdown::add(&mut self.breakdown.authentication, outcome.timing.storage);
@@ -376,9 +382,16 @@ impl<'a> BundleReplay<'a> {
 
         self.root = proposal.root();
         self.counts = &self.counts + &(&self.store.counts() - &counts);
+        let witness = match before.zip(accesses) {
+            None => None,
+            Some((before, accesses)) => {
+                let backend = self.store.backend();
+                BlockWitness::make(backend, &before, &accesses, &surroundings.codes)?
+            }
+        };
         self.revert_to_base()?;
         let checked = checked.unwrap_or_else(|| check(self));
-        Ok((BundleOutcome { seconds, ..checked }, latency))
+        Ok((BundleOutcome { seconds, witness, ..checked }, latency))
     }
 
     fn commit(&self, what: &str, number: u64, delta: &StateDelta) -> Result<(), PipelineError> {
@@ -452,6 +465,7 @@ impl<'a> BundleReplay<'a> {
             receipts_ok: receipts_root.map(|root| root == header.receipts_root),
             requests_ok: header.requests_hash.map(|hash| outcome.requests.requests_hash() == hash),
             root_ok,
+            witness: None,
         }
     }
 

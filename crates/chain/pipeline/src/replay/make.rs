@@ -108,7 +108,11 @@ impl BundleMaker<'_> {
         let kv = MemoryStore::new();
         let options = StoreOptions::default();
         let store = StateStore::open(self.backend.clone(), Arc::new(kv.clone()), options)?;
-        let options = BundleReplayOptions { spec: self.spec.clone(), witness_opener: self.opener };
+        let options = BundleReplayOptions {
+            spec: self.spec.clone(),
+            witness_opener: self.opener,
+            witnesses: false,
+        };
         let mut replay = BundleReplay::new(&options, &store, &kv)?;
         let outcome = replay.run(bundle)?;
         if outcome.ok() {

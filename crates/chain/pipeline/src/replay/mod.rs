@@ -22,6 +22,7 @@ mod make;
 mod pad;
 mod part;
 mod remote;
+mod witness;
 
 pub use crate::report::BundleOutcome;
 pub use bundle::{BundleReplay, BundleReplayOptions, LiveBundle, ReplayFigures};
@@ -30,3 +31,4 @@ pub use effects::{BundleEffects, ExecutedBundle, bundle_effects, execute_bundle}
 pub use make::{BundleMaker, MadeBundle};
 pub use pad::StatePadding;
 pub use part::{NamedBundle, PartError, PartSpec, parse_blocks};
+pub use witness::BlockWitness;

@@ -223,7 +223,11 @@ impl RealRace<'_> {
         for (entrant, folder) in entrants.iter().zip(&folders) {
             opened.push(guard.open(|| self.open(entrant, folder.path()))?);
         }
-        let options = BundleReplayOptions { spec: ChainSpec::mainnet(), witness_opener: None };
+        let options = BundleReplayOptions {
+            spec: ChainSpec::mainnet(),
+            witness_opener: None,
+            witnesses: false,
+        };
         let mut lanes = Vec::new();
         for (entrant, (opened, memory_bytes)) in entrants.iter().zip(&opened) {
             let replay = BundleReplay::new(&options, &opened.store, &*opened.kv);

@@ -484,7 +484,7 @@ fn real_blocks_leave_equal_roots_and_the_state_of_a_plain_loop() {
 fn missing_real_blocks_are_one_clear_error() {
     let folder = tempfile::tempdir().unwrap();
     let spec = retrie_chainspec::ChainSpec::mainnet();
-    let options = BundleReplayOptions { spec, witness_opener: None };
+    let options = BundleReplayOptions { spec, witness_opener: None, witnesses: false };
     let corpus = BlockCorpus::at(folder.path().join("mainnet"));
     let stop = AtomicBool::new(false);
     let error = corpus.trace(&options, StatePadding::default(), &stop).unwrap_err().to_string();

@@ -168,7 +168,8 @@ pub(super) fn made_blocks(
 /// Real blocks, each with the state that its bundle lists.
 pub(super) fn mainnet_blocks(bundles: &[Bundle]) -> Result<Vec<MemoryBlock>, LimitError> {
     load_trusted_setup();
-    let options = BundleReplayOptions { spec: ChainSpec::mainnet(), witness_opener: None };
+    let options =
+        BundleReplayOptions { spec: ChainSpec::mainnet(), witness_opener: None, witnesses: false };
     let block = |bundle: &Bundle| {
         let effects = bundle_effects(bundle, &options).of_probe("executing a real block")?;
         let block = recover_senders(&options.spec, bundle.block.clone());

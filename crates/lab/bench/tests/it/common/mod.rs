@@ -21,6 +21,7 @@ pub fn real_trace() -> Option<AccessTrace> {
     let options = BundleReplayOptions {
         spec: ChainSpec::mainnet(),
         witness_opener: mpt.extensions().partial_state,
+        witnesses: false,
     };
     let padding = StatePadding { accounts: 2000, slots: 500 };
     let corpus = BlockCorpus::at(mainnet()?);
