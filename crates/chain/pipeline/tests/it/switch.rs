@@ -330,6 +330,38 @@ fn whole_datadir_is_verified_on_both_sides() {
 }
 
 #[test]
+fn chain_migrates_across_the_switch_with_and_without_its_history() {
+    let mut chain = switching(60);
+    let tip = *chain.branch(chain.genesis(), 8, 12, 0).last().unwrap();
+    let next = chain.extend(tip, BlockPlan::new([TestCall::transfer(0, Default::default(), 1)]));
+    for (from, to) in [(PAIRS[0], PAIRS[1]), (PAIRS[1], PAIRS[4]), (PAIRS[4], PAIRS[0])] {
+        let old = SwitchingNode::new(&chain.spec, from);
+        old.import(&chain.path(chain.genesis(), tip), ImportOptions::default()).unwrap();
+        let store = old.open();
+        let read = Arc::new(store.db().begin_read().unwrap());
+        for history in [false, true] {
+            let new = SwitchingNode::new(&chain.spec, to);
+            let migration = ChainMigration {
+                from: &read,
+                backend: small(from.0),
+                to: options(&new.dir, &new.spec, new.pair, StateRootMode::Header),
+                history,
+                until: None,
+            };
+            let (metrics, stop) = (Metrics::new().unwrap(), AtomicBool::new(false));
+            let migrated = migration.run(&metrics, &stop, &mut |_| {}).unwrap();
+            let checked = if history { 8 } else { 1 };
+            assert!(migrated.roots_checked >= checked, "{from:?} {to:?} {history} {migrated:?}");
+            let roots = chain.roots(tip);
+            let computed = |name| new.open().db().begin_read().unwrap().root(&tip, name).unwrap();
+            assert_eq!(computed("pbt"), roots.referee, "{from:?} {to:?} {history}");
+            new.import(&chain.path(tip, next), ImportOptions::default()).unwrap();
+            assert_eq!(new.tip(), next);
+        }
+    }
+}
+
+#[test]
 fn merkle_store_can_be_left_behind_after_the_switch() {
     let mut chain = switching(60);
     let before = *chain.branch(chain.genesis(), 4, 12, 0).last().unwrap();
