@@ -69,6 +69,17 @@ impl From<NodeAddress> for NodeEndpoint {
 
 /// A peer in geth's JSON form.
 fn peer(peer: PeerStatus) -> Value {
+    let mut protocols = json!({
+        "eth": {
+            "version": peer.version,
+            "earliestBlock": peer.blocks[0],
+            "latestBlock": peer.blocks[1],
+            "latestBlockHash": peer.head,
+        },
+    });
+    if let Some(version) = peer.snap {
+        protocols["snap"] = json!({ "version": version });
+    }
     json!({
         "enode": format!("enode://{}@{}", hex::encode(peer.id), peer.remote),
         "id": hex::encode(keccak256(peer.id)),
@@ -81,14 +92,7 @@ fn peer(peer: PeerStatus) -> Value {
             "trusted": peer.trusted,
             "static": peer.is_static,
         },
-        "protocols": {
-            "eth": {
-                "version": peer.version,
-                "earliestBlock": peer.blocks[0],
-                "latestBlock": peer.blocks[1],
-                "latestBlockHash": peer.head,
-            },
-        },
+        "protocols": protocols,
     })
 }
 

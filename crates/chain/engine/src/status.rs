@@ -155,6 +155,8 @@ pub struct PeerStatus {
     pub is_static: bool,
     /// Negotiated version of `eth`.
     pub version: u64,
+    /// Negotiated version of `snap`, if it is spoken.
+    pub snap: Option<u64>,
     /// Lowest and highest block that it serves.
     pub blocks: [u64; 2],
     /// Hash of the highest block.

@@ -357,6 +357,7 @@ impl NodeNetwork for NodePeers {
             trusted: peer.trusted,
             is_static: peer.is_static,
             version: peer.version.number().into(),
+            snap: peer.snap.map(|version| version.number().into()),
             blocks: [peer.range.earliest, peer.range.latest],
             head: peer.range.latest_hash,
         };

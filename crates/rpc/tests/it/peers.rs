@@ -53,6 +53,7 @@ impl NodeNetwork for MockNetwork {
             trusted: false,
             is_static: true,
             version: 69,
+            snap: Some(1),
             blocks: [3, 4],
             head: B256::repeat_byte(5),
         }]
@@ -96,6 +97,7 @@ async fn peers_are_listed_and_changed() {
     assert_eq!(peer["network"]["remoteAddress"], json!("10.0.0.1:1"));
     assert_eq!(peer["network"]["inbound"], json!(true));
     assert_eq!(peer["protocols"]["eth"]["latestBlock"], json!(4));
+    assert_eq!(peer["protocols"]["snap"], json!({ "version": 1 }));
     assert!(peer["enode"].as_str().unwrap().ends_with("02@10.0.0.1:1"));
 
     for method in ["addPeer", "addTrustedPeer", "removePeer", "removeTrustedPeer"] {
