@@ -9,12 +9,15 @@ use super::{
 use alloy_primitives::B256;
 use eyre::bail;
 use retrie_db::{ChainRead, DbError, OpenError, StateRootMode};
-use retrie_pipeline::{ChainAnchor, ChainOptions, ChainStore, ChunkedState, RootKind};
+use retrie_pipeline::{
+    AnchorHistory, ChainAnchor, ChainOptions, ChainStore, ChunkedState, RootKind,
+};
 use retrie_sources::HeaderItem;
 use retrie_state::{KeyForm, RangeFormat};
 use retrie_state_sync::{
-    FetchedState, PeerSource, StateFetcher, StateFormat, StateSyncError, StateSyncOptions,
-    StateSyncProgress, SyncTarget, SyncTargetError, remove_sync_dir,
+    FetchedState, PeerSource, SnapshotBlocks, SnapshotMirror, StateFetcher, StateFormat,
+    StateSyncError, StateSyncOptions, StateSyncProgress, SyncTarget, SyncTargetError,
+    remove_sync_dir, sync_dir,
 };
 use retrie_telemetry::{grouped, state_sync::StateSyncMetrics};
 use std::{
@@ -27,6 +30,22 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// What a state sync makes a datadir of.
+pub(super) struct SyncSubject {
+    /// The block of the state, and its ancestors' headers.
+    pub(super) origin: SyncTarget,
+    /// Blocks up to that one.
+    pub(super) blocks: Option<SnapshotBlocks>,
+}
+
+impl From<SyncTarget> for SyncSubject {
+    fn from(origin: SyncTarget) -> Self {
+        Self { origin, blocks: None }
+    }
+}
+
+/// Time between two lines about blocks that are fetched.
+const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Pause between two requests to peers for the sync target (the pivot block).
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -75,9 +94,37 @@ fn run_from(
             )
         }
     };
-    let SyncSelection { format, peers } = sources.select(origin.hash, keys, &mut options)?;
+    let SyncSelection { format, peers, mirrors } =
+        sources.select(origin.hash, keys, &mut options)?;
     let fetcher = &mut StateFetcher::open(format, &options.datadir)?;
-    sync_state(args, options, fetcher, origin, |_| peers, None, &mut |_| is_stopped(stop))
+    let blocks = fetch_blocks(&mirrors, &origin, &options.datadir, stop)?;
+    let subject = SyncSubject { origin, blocks };
+    sync_state(args, options, fetcher, subject, |_| peers, None, &mut |_| is_stopped(stop))
+}
+
+/// Fetches the blocks that mirrors have beside the state.
+fn fetch_blocks(
+    mirrors: &[Arc<SnapshotMirror>],
+    origin: &SyncTarget,
+    datadir: &Path,
+    stop: &AtomicBool,
+) -> eyre::Result<Option<SnapshotBlocks>> {
+    let Some(last) = origin.header() else { return Ok(None) };
+    let mut shown = Instant::now();
+    let fetched =
+        SnapshotBlocks::fetch(mirrors, last, &sync_dir(datadir), stop, &mut |lowest, first| {
+            if shown.elapsed() >= LINE_EVERY {
+                shown = Instant::now();
+                tracing::info!(
+                    "fetched the blocks {} to {lowest}, of those to {first}",
+                    last.number
+                );
+            }
+        })?;
+    if let Some(blocks) = &fetched {
+        tracing::info!("fetched the blocks {} to {} with receipts", blocks.first(), last.number);
+    }
+    Ok(fetched)
 }
 
 /// Does it by `rchk`, from retrie nodes.
@@ -174,18 +221,19 @@ fn find_target(
 }
 
 /// Creates the datadir with the state of this block. `peers` are those that serve the state with a
-/// root. It shows its progress in `metrics`, and asks `halts` several times a second whether to stop; until all is fetched, that may also be
-/// for another state.
+/// root. It shows its progress in `metrics`, and asks `halts` several times a second whether to
+/// stop; until all is fetched, that may also be for another state.
 pub(super) fn sync_state<P: PeerSource>(
     args: &SyncArgs,
     options: ChainOptions,
     fetcher: &mut StateFetcher,
-    origin: SyncTarget,
+    subject: impl Into<SyncSubject>,
     peers: impl FnOnce(B256) -> P,
     metrics: Option<StateSyncMetrics>,
     halts: &mut dyn FnMut(&StateSyncProgress) -> bool,
 ) -> eyre::Result<()> {
     let backend = options.backend.identity().name;
+    let SyncSubject { origin, blocks } = subject.into();
     let hash = origin.hash;
     let items = origin.headers.into_iter().map(HeaderItem::Header).collect();
     let anchor = ChainAnchor::new(&options, items, Some(hash), args.total_difficulty)?;
@@ -225,7 +273,7 @@ pub(super) fn sync_state<P: PeerSource>(
         },
         if banned > 0 { format!("; {banned} nodes lied") } else { String::new() },
     );
-    load(options, &anchor, fetcher.format(), root, fetched)?;
+    load(options, &anchor, fetcher.format(), root, fetched, blocks.as_ref())?;
     tracing::info!(
         "the state of block {number} has the root {root}; begun in {:.1} s",
         start.elapsed().as_secs_f64()
@@ -305,6 +353,7 @@ fn load(
     format: &StateFormat,
     root: B256,
     fetched: FetchedState,
+    blocks: Option<&SnapshotBlocks>,
 ) -> eyre::Result<()> {
     let FetchedState { entries, parts, mut codes, .. } = fetched;
     let mut codes = codes.iter().map(|code| code.map_err(io::Error::other));
@@ -313,7 +362,13 @@ fn load(
         true => (Some(root), Some(&parts[..])),
         false => (None, None),
     };
-    let state = ChunkedState { root, parts, entries, codes: &mut codes };
+    let mut older = blocks.into_iter().flat_map(SnapshotBlocks::iter);
+    let executed = blocks.map(|blocks| AnchorHistory {
+        first: blocks.first(),
+        difficulty: blocks.difficulty(),
+        blocks: &mut older,
+    });
+    let state = ChunkedState { root, parts, entries, codes: &mut codes, executed };
     let (chain, _) = ChainStore::create_synced(options, anchor, state)?;
     chain.flush()?;
     Ok(())

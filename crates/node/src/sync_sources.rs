@@ -35,6 +35,8 @@ pub(super) struct SyncSources {
 pub(super) struct SyncSelection {
     pub(super) format: StateFormat,
     pub(super) peers: Vec<Arc<dyn StatePeer>>,
+    /// The mirrors among them.
+    pub(super) mirrors: Vec<Arc<SnapshotMirror>>,
 }
 
 impl SyncSources {
@@ -117,7 +119,7 @@ impl SyncSources {
     ) -> eyre::Result<SyncSelection> {
         let genesis = options.own_spec()?.genesis_hash();
         let mut chosen: Option<StateFormat> = None;
-        let mut peers: Vec<Arc<dyn StatePeer>> = Vec::new();
+        let mut mirrors = Vec::new();
         for mirror in &self.mirrors {
             let fits = fit(mirror.manifest(), genesis, block, keys, options).and_then(|format| {
                 match &chosen {
@@ -131,7 +133,7 @@ impl SyncSources {
             match fits {
                 Ok(format) => {
                     chosen.get_or_insert(format);
-                    peers.push(mirror.clone());
+                    mirrors.push(mirror.clone());
                 }
                 Err(reason) => self.reasons.push(format!("{}: {reason}", mirror.name())),
             }
@@ -150,6 +152,8 @@ impl SyncSources {
             ),
             None => StateFormat::Chunks(options.backend.clone()),
         };
+        let mut peers: Vec<_> =
+            mirrors.iter().map(|mirror| mirror.clone() as Arc<dyn StatePeer>).collect();
         let nodes = self.nodes.into_iter();
         match &format {
             StateFormat::Chunks(_) => {
@@ -166,7 +170,7 @@ impl SyncSources {
                 }
             }
         }
-        Ok(SyncSelection { format, peers })
+        Ok(SyncSelection { format, peers, mirrors })
     }
 }
 

@@ -8,13 +8,14 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes};
 use eyre::{Context, OptionExt};
-use retrie_db::{ChainRead, ReadTxn};
+use retrie_chainspec::primitives::{Block, Receipt};
+use retrie_db::{ChainRead, ReadError, ReadTxn};
 use retrie_pipeline::open_state;
 use retrie_sources::ObjectFolder;
-use retrie_state::{BlockRef, StoreError};
+use retrie_state::{BlockRef, StateError, StoreError};
 use retrie_state_sync::{
-    ExportOptions, ExportProgress, SnapshotExport, SnapshotManifest, SnapshotSource,
-    SnapshotSubject,
+    ExportOptions, ExportProgress, ExportedBlocks, SnapshotExport, SnapshotManifest,
+    SnapshotSource, SnapshotSubject,
 };
 use std::{
     str::FromStr,
@@ -56,6 +57,10 @@ pub(crate) struct SnapshotExportArgs {
     /// mpt and prefix with plain keys can give both.
     #[arg(long = "state.keys", value_name = "FORM")]
     keys: Option<KeyFormChoice>,
+    /// Also write the last N blocks up to that block with their receipts, or `all` that the datadir
+    /// has. A node that starts from the snapshot gets them as well.
+    #[arg(long, value_name = "N")]
+    blocks: Option<BlockCount>,
     /// Size of the objects with chunks.
     #[arg(long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     object_size: u32,
@@ -87,6 +92,64 @@ impl FromStr for BlockChoice {
     }
 }
 
+/// How many blocks.
+#[derive(Clone, Copy, Debug)]
+enum BlockCount {
+    All,
+    Last(u64),
+}
+
+impl FromStr for BlockCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            _ if text == "all" => Ok(Self::All),
+            Ok(count) if count > 0 => Ok(Self::Last(count)),
+            _ => Err(format!("`{text}` is neither `all` nor a number of blocks")),
+        }
+    }
+}
+
+impl BlockCount {
+    /// The first of these blocks up to block `last`.
+    fn first(self, read: &ReadTxn, last: u64) -> eyre::Result<u64> {
+        let stored = read.first()?.map_or(0, |first| first.number);
+        let kept = read.receipts_pruned_below()?.max(read.bodies_pruned_below()?);
+        let kept = kept.max(stored).max(1);
+        if kept > last {
+            eyre::bail!("the datadir has no block up to {last} with its body and receipts");
+        }
+        match self {
+            Self::All => Ok(kept),
+            Self::Last(count) => {
+                let first = (last + 1).saturating_sub(count).max(1);
+                if first < kept {
+                    eyre::bail!(
+                        "blocks below {kept} lack bodies or receipts in this datadir: the last {} can be \
+                         had (--blocks all)",
+                        last + 1 - kept
+                    );
+                }
+                Ok(first)
+            }
+        }
+    }
+}
+
+/// A block with its receipts.
+fn executed_block(read: &ReadTxn, number: u64) -> Result<(Block, Vec<Receipt>), StateError> {
+    let failed = |error: ReadError| StoreError::new("reading a block", error);
+    let missing = || {
+        let what = format!("block {number} lacks its body or receipts: run `retrie db verify`");
+        StoreError::new("reading a block", what)
+    };
+    let hash = read.canonical_hash(number).map_err(failed)?.ok_or_else(missing)?;
+    let block = read.block(&hash).map_err(failed)?;
+    let receipts = read.receipts(&hash).map_err(failed)?;
+    Ok(block.zip(receipts).ok_or_else(missing)?)
+}
+
 impl SnapshotExportArgs {
     /// Runs the command, also beside a running node.
     fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
@@ -102,6 +165,11 @@ impl SnapshotExportArgs {
         let codes = |hash: &B256| {
             read.code(hash).map_err(|error| StoreError::new("reading a code", error).into())
         };
+        let read_block = |number| executed_block(&read, number);
+        let blocks = self.blocks.map(|count| {
+            let first = count.first(&read, block.number)?;
+            Ok::<_, eyre::Report>(ExportedBlocks { first, read: &read_block })
+        });
         let source = SnapshotSource {
             state: &state,
             backend,
@@ -115,6 +183,7 @@ impl SnapshotExportArgs {
                 state_root: header.state_root,
             },
             headers: headers(&read, block.number)?,
+            blocks: blocks.transpose()?,
         };
         let target = self.target.strip_prefix("file://").unwrap_or(&self.target);
         let folder = ObjectFolder::new(self.http.stores(stop).locate(target)?);
@@ -170,7 +239,8 @@ fn report(done: &SnapshotExport, block: BlockRef, folder: &ObjectFolder) -> eyre
     let BlockRef { number, hash } = block;
     match done {
         SnapshotExport::Written(manifest) => {
-            let SnapshotManifest { answers, entries, codes, bytes, objects, .. } = manifest;
+            let SnapshotManifest { answers, entries, codes, bytes, objects, first_block, .. } =
+                manifest;
             say!(
                 out,
                 "wrote {} entries and {} codes in {} answers, {} bytes in {objects} objects: the \
@@ -180,6 +250,9 @@ fn report(done: &SnapshotExport, block: BlockRef, folder: &ObjectFolder) -> eyre
                 grouped(*answers),
                 grouped(*bytes),
             );
+            if let Some(first) = first_block {
+                say!(out, "and the blocks {first} to {number} with receipts");
+            }
         }
         SnapshotExport::Existing(_) => {
             say!(out, "{place} has the state after block {number} ({hash}) already")

@@ -2,7 +2,7 @@
 
 use crate::common::{TestFolder, fails_saying, retrie, signal, small_flags, succeeds, words};
 use retrie_chainspec::primitives::Block;
-use retrie_pipeline::testkit::TestRules;
+use retrie_pipeline::testkit::{TestChain, TestRules};
 use retrie_sources::testkit::{HttpServer, ScriptedReply};
 use std::{
     io::{BufRead, BufReader},
@@ -16,7 +16,14 @@ const BLOCKS: u64 = 24;
 
 /// A chain up to block `AT` + 2 on this backend in `data`, and a snapshot of block `AT` in `to`.
 fn exported(backend: &str, more: &str) -> (TestFolder, Vec<Block>, String) {
-    let (scene, blocks) = TestFolder::with_chain(TestRules::Prague, BLOCKS);
+    exported_of(TestFolder::with_chain(TestRules::Prague, BLOCKS), backend, more)
+}
+
+fn exported_of(
+    (scene, blocks): (TestFolder, Vec<Block>),
+    backend: &str,
+    more: &str,
+) -> (TestFolder, Vec<Block>, String) {
     let flags = format!("--state-backend {backend} --to {} {more}", AT + 2);
     succeeds(&mut scene.import("chain.rlp", &flags));
     let hash = blocks[AT as usize - 1].header.hash_slow().to_string();
@@ -111,6 +118,24 @@ fn a_snapshot_of_bavl_is_for_bavl_and_needs_its_root() {
 }
 
 #[test]
+fn a_node_starts_after_the_switch_to_the_binary_tree_from_its_chunks() {
+    let small = |name| (retrie_backends::find(name).unwrap().small)();
+    // Blocks come every 12 seconds: block 10 is the first with the root of the binary tree.
+    let chain = TestChain::switching(TestRules::Prague, small("mpt"), small("pbt"), 120);
+    let made = TestFolder::with_blocks_of(chain, BLOCKS);
+    let (scene, blocks, hash) = exported_of(made, "pbt", "--referee mpt");
+    let from = format!("--checkpoint {hash} --sync.from {}", scene.at("to"));
+    // The header proves the chunks, without another root.
+    starts(node(&scene, "new", &format!("{from} --state-backend pbt")));
+    check(&scene, "new", &blocks, "--state-backend pbt");
+    let both = "--state-backend pbt --referee mpt";
+    starts(node(&scene, "both", &format!("{from} {both}")));
+    check(&scene, "both", &blocks, both);
+    let flags = format!("{from} --state-backend mpt");
+    fails_saying(&mut node(&scene, "mpt", &flags), &["mpt"]);
+}
+
+#[test]
 fn states_that_cannot_be_exported_are_refused() {
     let (scene, blocks) = TestFolder::with_chain(TestRules::Prague, BLOCKS);
     succeeds(&mut scene.import("chain.rlp", "--state-backend lvmt"));
@@ -132,14 +157,14 @@ fn states_that_cannot_be_exported_are_refused() {
     assert_eq!(scene.json("to/snapshot.json")["blockHash"], head);
 }
 
-/// A web server with a folder; if it lies, a byte of the objects with chunks is flipped.
-fn web(folder: PathBuf, lies: bool) -> HttpServer {
+/// A web server with a folder. In objects of the kind that it lies about, a byte is flipped.
+fn web(folder: PathBuf, lies: Option<&'static str>) -> HttpServer {
     let server = HttpServer::start(move |request| {
         let name = request.path.trim_start_matches('/');
         let Ok(mut content) = std::fs::read(folder.join(name)) else {
             return ScriptedReply::new(404, "");
         };
-        if lies && Path::new(name).starts_with("chunks") {
+        if lies.is_some_and(|kind| Path::new(name).starts_with(kind)) {
             let last = content.len() - 3;
             content[last] ^= 1;
         }
@@ -151,7 +176,7 @@ fn web(folder: PathBuf, lies: bool) -> HttpServer {
 #[test]
 fn a_lying_web_server_is_found_out_and_another_one_has_the_rest() {
     let (scene, blocks, hash) = exported("mpt", "");
-    let (honest, liar) = (web(scene.path("to"), false), web(scene.path("to"), true));
+    let (honest, liar) = (web(scene.path("to"), None), web(scene.path("to"), Some("chunks")));
     let flags = |from: &str| format!("--state-backend lvmt --checkpoint {hash} --sync.from {from}");
     let line = node(&scene, "new", &flags(&liar.url()));
     fails_saying(&mut { line }, &["/chunks/00000000 at bytes", "0x"]);
@@ -161,7 +186,7 @@ fn a_lying_web_server_is_found_out_and_another_one_has_the_rest() {
     check(&scene, "new", &blocks, "--state-backend lvmt");
 
     // A web server without a manifest is asked by JSON-RPC.
-    let other = web(scene.path("none"), false);
+    let other = web(scene.path("none"), None);
     let flags = format!("--checkpoint {hash} --sync.from {} --sync.patience 2s", other.url());
     fails_saying(&mut node(&scene, "other", &flags), &["no peer gives the header"]);
     assert!(other.requests().iter().any(|request| request.method == "POST"));
@@ -171,4 +196,48 @@ fn a_lying_web_server_is_found_out_and_another_one_has_the_rest() {
     let line = format!("--checkpoint 0x{} --sync.from {}", "05".repeat(32), honest.url());
     fails_saying(&mut node(&scene, "other", &line), &[&format!("block {AT} ({hash})")]);
     assert!(!scene.path("other").join("db").exists());
+}
+
+#[test]
+fn the_last_blocks_of_a_snapshot_come_with_their_receipts() {
+    let (scene, blocks, hash) = exported("mpt", "");
+    fails_saying(&mut export(&scene, "--blocks 0", "more"), &["neither"]);
+    // Block 16 begins an object.
+    let said = succeeds(&mut export(&scene, &format!("--block {AT} --blocks 8"), "more"));
+    assert!(said.contains("the blocks 13 to 20 with receipts"), "{said}");
+    let exported_from = |data: &str, from: u64| {
+        let file = scene.at(&format!("{data}-{from}.rlp"));
+        let from = format!("export --datadir {} --from {from} --to {AT} {file}", scene.at(data));
+        succeeds(&mut retrie(words(&from)));
+        std::fs::read(file).unwrap()
+    };
+    let started = |data: &str, sources: &[&HttpServer]| {
+        let urls: Vec<_> = sources.iter().map(|server| server.url()).collect();
+        let flags =
+            format!("--state-backend lvmt --checkpoint {hash} --sync.from {}", urls.join(","));
+        starts(node(&scene, data, &flags))
+    };
+    let (honest, liar) = (web(scene.path("more"), None), web(scene.path("more"), Some("blocks")));
+    let log = started("new", &[&liar, &honest]);
+    assert!(log.contains("left out") && log.contains("/blocks/00000001"), "{log}");
+    assert!(log.contains("fetched the blocks 13 to 20 with receipts"), "{log}");
+    check(&scene, "new", &blocks, "--state-backend lvmt");
+    assert!(exported_from("new", 13) == exported_from("data", 13));
+    let before = format!("export --datadir {} --from 12 --to {AT} x.rlp", scene.at("new"));
+    fails_saying(&mut retrie(words(&before)), &["12"]);
+
+    // Without an honest mirror it does without the blocks.
+    let log = started("without", &[&liar]);
+    assert!(log.contains("no mirror has the blocks 16 to 20"), "{log}");
+    check(&scene, "without", &blocks, "--state-backend lvmt");
+
+    // All that there are, and a snapshot with other blocks is another one.
+    fails_saying(&mut export(&scene, &format!("--block {AT} --blocks all"), "more"), &["--force"]);
+    let said = succeeds(&mut export(&scene, &format!("--block {AT} --blocks all --force"), "more"));
+    assert!(said.contains("the blocks 1 to 20"), "{said}");
+    started("all", &[&honest]);
+    check(&scene, "all", &blocks, "--state-backend lvmt");
+    assert!(exported_from("all", 1) == exported_from("data", 1));
+    succeeds(&mut export(&scene, &format!("--block {AT} --blocks 2 --force"), "more"));
+    assert!(!scene.path("more/blocks/00000000").exists());
 }

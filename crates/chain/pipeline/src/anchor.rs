@@ -20,7 +20,7 @@ use crate::{
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
 use retrie_chainspec::{
     ChainSpec,
-    primitives::{RecoveredBlock, SealedHeader},
+    primitives::{Block, Receipt, RecoveredBlock, SealedHeader},
 };
 use retrie_db::{ChainRead, NewBlock, StateRootMode, WriteTxn};
 use retrie_sources::{DumpedAccount, HeaderItem, StateDump};
@@ -76,6 +76,13 @@ impl AnchorBlock {
         match self {
             Self::Header(header) => (**header).clone(),
             Self::Block(block) => block.clone_sealed_header(),
+        }
+    }
+
+    fn number(&self) -> u64 {
+        match self {
+            Self::Header(header) => header.number,
+            Self::Block(block) => block.number,
         }
     }
 }
@@ -196,12 +203,23 @@ impl ChainAnchor {
         self.blocks.len() - 1
     }
 
-    /// Writes the blocks, and makes the last of them the first block with a state.
-    fn write(&self, txn: &mut WriteTxn) -> Result<(), PipelineError> {
-        let difficulties = self.blocks.iter().map(|block| block.header().difficulty);
-        let sum = difficulties.fold(U256::ZERO, U256::saturating_add);
+    /// Writes the blocks, and makes the last of them the first block with a state. Those from the first
+    /// one of `executed` on come from there, with receipts.
+    fn write(
+        &self,
+        spec: &Arc<ChainSpec>,
+        txn: &mut WriteTxn,
+        executed: Option<AnchorHistory<'_>>,
+    ) -> Result<(), PipelineError> {
+        let anchor = self.header.number;
+        let (first, later) = executed
+            .as_ref()
+            .map_or((anchor.saturating_add(1), U256::ZERO), |all| (all.first, all.difficulty));
+        let before = || self.blocks.iter().take_while(|block| block.number() < first);
+        let difficulties = before().map(|block| block.header().difficulty);
+        let sum = difficulties.fold(later, U256::saturating_add);
         let mut total = self.total_difficulty.saturating_sub(sum);
-        for block in &self.blocks {
+        for block in before() {
             let header = block.header();
             total = total.saturating_add(header.difficulty);
             match block {
@@ -214,8 +232,21 @@ impl ChainAnchor {
                 }
             }
         }
-        if self.header.number > 0 {
-            txn.set_anchor(self.header.number)?;
+        for block in executed.into_iter().flat_map(|executed| executed.blocks) {
+            let (block, receipts) = block.map_err(|source| PipelineError::Io {
+                action: "reading the blocks of a snapshot".into(),
+                source,
+            })?;
+            total = total.saturating_add(block.header.difficulty);
+            let block = crate::prepare(spec, block)?.block;
+            txn.insert_block(&NewBlock::recovered(&block, Some(&receipts), total))?;
+        }
+        if anchor > 0 {
+            txn.set_anchor(anchor, first)?;
+        }
+        let (got, expected) = (txn.tip()?, self.block());
+        if got != Some(expected) {
+            return Err(AnchorError::OtherTip { got, expected }.into());
         }
         Ok(())
     }
@@ -316,7 +347,7 @@ impl ChainStore {
     ) -> Result<LoadedState, PipelineError> {
         let mut loaded = LoadedState::default();
         let mut txn = self.states.begin_write(&self.db)?;
-        anchor.write(txn.rows())?;
+        anchor.write(self.spec(), txn.rows(), None)?;
         let keys = self.state().keys();
         let mut sorter = EntrySorter::new(self.db.datadir());
         let mut preimages = self.preimage_sorter();
@@ -343,7 +374,7 @@ impl ChainStore {
         state: ChunkedState<'_>,
     ) -> Result<LoadedState, PipelineError> {
         let mut txn = self.states.begin_write(&self.db)?;
-        anchor.write(txn.rows())?;
+        anchor.write(self.spec(), txn.rows(), state.executed)?;
         // Before the state, as a backend may need them.
         for code in state.codes {
             let (hash, code) = code.map_err(|source| PipelineError::Io {
@@ -431,6 +462,19 @@ pub struct ChunkedState<'a> {
     pub entries: EntrySorter,
     /// The codes of all contracts, with their hashes.
     pub codes: &'a mut dyn Iterator<Item = io::Result<(B256, Bytes)>>,
+    /// Blocks up to the anchor's, if they came as well.
+    pub executed: Option<AnchorHistory<'a>>,
+}
+
+/// Blocks up to and with that of an anchor, with receipts that their headers prove.
+#[expect(missing_debug_implementations, reason = "it has an iterator")]
+pub struct AnchorHistory<'a> {
+    /// Number of the first one, at least 1.
+    pub first: u64,
+    /// Sum of their difficulties.
+    pub difficulty: U256,
+    /// All of them, oldest first.
+    pub blocks: &'a mut dyn Iterator<Item = io::Result<(Block, Vec<Receipt>)>>,
 }
 
 /// Entries that are counted when they are read.

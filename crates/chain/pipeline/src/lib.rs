@@ -111,7 +111,7 @@ mod tree;
 mod unwind;
 pub mod verify;
 
-pub use anchor::{ChainAnchor, ChunkedState, LoadedState};
+pub use anchor::{AnchorHistory, ChainAnchor, ChunkedState, LoadedState};
 pub use block::{BlockWithReceipts, ExecutedBlock};
 pub use build::{BlockAttributes, BlockBuilder, BuildOverrides, BuildParent};
 pub use chain::{ChainOptions, ChainStore, WriteCheck, genesis_delta, native_spec};

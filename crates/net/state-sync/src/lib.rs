@@ -58,7 +58,8 @@ pub use format::StateFormat;
 pub use peer::{ConnectedPeers, HttpPeer, PeerSource, SnapPeerSet, StatePeer, StatePeerError};
 pub use serve::{MAX_SNAP_BYTES, MAX_SNAP_LOOKUPS, answer_snap};
 pub use snapshot::{
-    CodeLookup, ExportOptions, ExportProgress, SnapshotError, SnapshotExport, SnapshotManifest,
-    SnapshotMirror, SnapshotSource, SnapshotSubject,
+    BlockLookup, CodeLookup, ExportOptions, ExportProgress, ExportedBlocks, SnapshotBlocks,
+    SnapshotError, SnapshotExport, SnapshotManifest, SnapshotMirror, SnapshotSource,
+    SnapshotSubject,
 };
 pub use target::{SyncTarget, SyncTargetError, fetch_headers};

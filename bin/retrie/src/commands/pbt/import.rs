@@ -114,6 +114,6 @@ fn load(
     let mut codes = checked
         .codes()?
         .map(|code| code.map(|(hash, code)| (hash, code.into())).map_err(io::Error::other));
-    let state = ChunkedState { root, parts: None, entries, codes: &mut codes };
+    let state = ChunkedState { root, parts: None, entries, codes: &mut codes, executed: None };
     Ok(ChainStore::create_synced(options, anchor, state)?.0)
 }

@@ -123,8 +123,12 @@ impl TestFolder {
 
     /// Writes `genesis.json` and `chain.rlp` of a straight chain.
     pub fn with_chain(rules: TestRules, blocks: u64) -> (Self, Vec<Block>) {
+        Self::with_blocks_of(test_chain(rules), blocks)
+    }
+
+    /// The same of another chain.
+    pub fn with_blocks_of(mut chain: TestChain, blocks: u64) -> (Self, Vec<Block>) {
         let scene = Self::new();
-        let mut chain = test_chain(rules);
         let genesis = chain.genesis();
         let tip = *chain.branch(genesis, blocks, 12, 0).last().unwrap();
         let blocks = chain.path(genesis, tip);

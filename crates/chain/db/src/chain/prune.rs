@@ -166,9 +166,9 @@ impl WriteTxn {
     }
 
     /// Records that the chain starts at block `number`, the canonical tip, with the state after it.
-    /// Ancestors may be stored, but the receipts of the block and of its ancestors are missing.
-    pub fn set_anchor(&mut self, number: u64) -> Result<()> {
-        self.raise(RECEIPTS, number.saturating_add(1))?;
+    /// Ancestors may be stored. Receipts of blocks below `receipts_from` are missing.
+    pub fn set_anchor(&mut self, number: u64, receipts_from: u64) -> Result<()> {
+        self.raise(RECEIPTS, receipts_from)?;
         self.put_note(ANCHOR, &number.to_be_bytes())
     }
 

@@ -589,7 +589,7 @@ fn headers_without_bodies_begin_a_chain() {
         let FullBlock { hash, block, total_difficulty, .. } = block;
         txn.insert_header(*hash, &block.header, *total_difficulty).unwrap();
     }
-    txn.set_anchor(7).unwrap();
+    txn.set_anchor(7, 8).unwrap();
     txn.commit().unwrap();
     growing.insert(&db, 8..12);
     let read = db.begin_read().unwrap();

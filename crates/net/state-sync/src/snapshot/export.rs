@@ -6,6 +6,7 @@
 use super::{
     HEADERS, SnapshotError, SnapshotManifest, SnapshotSubject,
     answers::AnswerSource,
+    blocks::{ExportedBlocks, remove_surplus_blocks, write_blocks},
     index::index_object,
     manifest::{MANIFEST, RANGES},
     pack::{PackWriter, chunks_object},
@@ -52,6 +53,8 @@ pub struct SnapshotSource<'a> {
     pub subject: SnapshotSubject,
     /// RLP of the block's header and those of its ancestors, oldest first.
     pub headers: Vec<Bytes>,
+    /// Blocks that the snapshot has beside the state.
+    pub blocks: Option<ExportedBlocks<'a>>,
 }
 
 /// How a snapshot is written.
@@ -138,6 +141,7 @@ impl SnapshotSource<'_> {
         let root = self.state.root();
         let mut manifest = SnapshotManifest::new(&self.subject, root, name, chunks);
         manifest.headers = self.headers.len() as u64;
+        manifest.first_block = self.blocks.map(|blocks| blocks.first);
         let before = match SnapshotManifest::read(folder) {
             Ok(Some(found)) if found.is_same(&manifest) && !options.force => {
                 return Ok(SnapshotExport::Existing(found));
@@ -150,6 +154,9 @@ impl SnapshotSource<'_> {
         // A half export must not look like the one before.
         folder.remove(MANIFEST)?;
         folder.write(HEADERS, self.headers.concat())?;
+        if let Some(blocks) = self.blocks {
+            write_blocks(blocks, manifest.block_number, folder, stop)?;
+        }
         let walk = std::thread::scope(|scope| {
             let pack = PackWriter::new(scope, folder, options.object_bytes, scratch);
             let mut walk = ExportWalk::new((self, &format), &source, pack, root);
@@ -192,7 +199,7 @@ fn remove_surplus(
     for name in chunks.chain(index) {
         folder.remove(&name)?;
     }
-    Ok(())
+    remove_surplus_blocks(folder, before, now)
 }
 
 /// The walk over a state.

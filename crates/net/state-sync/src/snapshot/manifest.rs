@@ -53,6 +53,9 @@ pub struct SnapshotManifest {
     pub objects: u32,
     /// Number of objects of the index.
     pub index_objects: u32,
+    /// Number of the first block that it has with its receipts; those up to its own follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_block: Option<u64>,
 }
 
 /// The content of a manifest that is known before the export.
@@ -95,6 +98,7 @@ impl SnapshotManifest {
             bytes: 0,
             objects: 0,
             index_objects: 0,
+            first_block: None,
         }
     }
 
@@ -149,10 +153,10 @@ impl SnapshotManifest {
         self.chunks == RANGES
     }
 
-    /// Whether it is of the same state in the same form.
+    /// Whether it is of the same state in the same form, with the same blocks.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        let of = |one: &Self| (one.block_hash, one.root, one.chunks.clone(), one.genesis_hash);
-        of(self) == of(other)
+        let state = |one: &Self| (one.block_hash, one.root, one.chunks.clone(), one.genesis_hash);
+        state(self) == state(other) && self.first_block == other.first_block
     }
 }
 
@@ -200,6 +204,7 @@ pub(super) mod tests {
             ("keys", "\u{1b}[31m".into()),
             ("chunks", RANGES.into()),
             ("chunks", Value::Null),
+            ("firstBlock", (-1).into()),
         ] {
             let error = with(name, value.clone()).unwrap_err();
             assert!(!error.contains('\u{1b}'), "{name} {value}: {error}");

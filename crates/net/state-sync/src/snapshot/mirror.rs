@@ -60,6 +60,11 @@ impl SnapshotMirror {
         &self.manifest
     }
 
+    /// The place of its objects.
+    pub(super) const fn folder(&self) -> &ObjectFolder {
+        &self.folder
+    }
+
     /// Where the answers to these ids lie, as far as they fit into one request.
     fn places(
         &self,

@@ -16,16 +16,19 @@
 //! | `pack` | objects with answers |
 //! | `export` | writes a snapshot |
 //! | `mirror` | reads one, as a peer of state sync |
+//! | `blocks` | the last blocks with their receipts, if the export was asked for them |
 //!
 //! Nothing in a snapshot is trusted: an answer is checked by its id, as that of a peer.
 
 mod answers;
+mod blocks;
 mod export;
 mod index;
 mod manifest;
 mod mirror;
 mod pack;
 
+pub use blocks::{BlockLookup, ExportedBlocks, SnapshotBlocks};
 pub use export::{CodeLookup, ExportOptions, ExportProgress, SnapshotExport, SnapshotSource};
 pub use manifest::{SnapshotManifest, SnapshotSubject};
 pub use mirror::SnapshotMirror;
@@ -91,6 +94,15 @@ pub enum SnapshotError {
     Missing {
         /// The part.
         what: String,
+    },
+    /// Receipts that their header's root does not prove.
+    #[error(
+        "the receipts of block {number} cannot be proven, as they are from before Byzantium, when \
+         receipts had state roots: choose fewer blocks (--blocks)"
+    )]
+    UnprovenReceipts {
+        /// Number of the block.
+        number: u64,
     },
     /// An answer is larger than readers allow.
     #[error("{what} has {bytes} bytes; readers of snapshots take {MAX_ANSWER}")]

@@ -114,6 +114,7 @@ impl SnapshotFixture {
             codes: &codes,
             subject: self.subject(),
             headers: self.headers.iter().map(|header| alloy_rlp::encode(header).into()).collect(),
+            blocks: None,
         };
         let (stop, scratch) = (AtomicBool::new(false), folder());
         let folder = ObjectFolder::new(to.into());
