@@ -5,6 +5,7 @@ use crate::{
     code::CODES,
     descriptor::{NAME, VERSION},
     hash::{EMPTY_ROOT, TreeHash},
+    leaf::CHUNK_LEN,
     load,
     page::{NODES, STORAGE_NODES},
     prefetch, prove,
@@ -15,10 +16,13 @@ use crate::{
 use alloy_primitives::{B256, Bytes, keccak256};
 use retrie_state::{
     AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions, BackendIdentity,
-    BackendKey, BackendProfile, BulkSink, NodeRead, NodeWrite, Prefetcher, ProofError, StateError,
-    StateValue, compare_rows, flat,
+    BackendKey, BackendProfile, BulkSink, CodePart, CodeProofs, NodeRead, NodeWrite, Prefetcher,
+    ProofError, StateError, StateValue, compare_rows, flat,
 };
-use std::path::Path;
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+};
 
 /// The partitioned binary tree, latest state only.
 #[derive(Debug)]
@@ -33,30 +37,17 @@ impl Pbt {
         Self { identity: BackendIdentity::plain(NAME, VERSION, hash.id()), hash }
     }
 
-    /// The proof that the tree has the chunks of `code` from number `first` on, `count` of them, for
-    /// [`verify_chunks`](crate::verify::verify_chunks).
-    ///
-    /// # Errors
-    /// [`StateError::Corrupt`] if rows are damaged, or if absence has to be shown by a chunk of another
-    /// code, which is not known here.
-    pub fn prove_chunks(
-        &self,
-        view: &dyn NodeRead,
-        state: &PbtState,
-        code: &Bytes,
-        first: u32,
-        count: u32,
-    ) -> Result<Bytes, StateError> {
-        let code_hash = keccak256(code);
-        let mut targets = verify::chunk_targets(self.hash, &code_hash, first, count);
-        targets.sort_unstable();
-        let codes = |hash: &B256| (*hash == code_hash).then(|| code.clone());
-        Ok(prove::prove_leaves(self.trees(view, state), &codes, &targets)?.into())
-    }
-
     /// The hash function of the tree.
     pub const fn hash_function(&self) -> TreeHash {
         self.hash
+    }
+
+    /// The leaves of these chunks.
+    fn code_leaves(&self, codes: &[CodePart]) -> BTreeMap<verify::LeafKey, B256> {
+        let leaves = |part: &CodePart| {
+            verify::chunk_leaves(self.hash, &part.code, part.chunks.iter().copied())
+        };
+        codes.iter().flat_map(leaves).collect()
     }
 
     const fn trees<'a>(&self, view: &'a dyn NodeRead, state: &'a PbtState) -> StateTrees<'a> {
@@ -153,9 +144,44 @@ impl Backend for Pbt {
     fn extensions(&self) -> BackendExtensions<'_> {
         BackendExtensions {
             prefetcher: Some(self),
+            code_proofs: Some(self),
             chunks: Some(self),
             ..BackendExtensions::default()
         }
+    }
+}
+
+impl CodeProofs for Pbt {
+    fn chunk_bytes(&self) -> usize {
+        CHUNK_LEN
+    }
+
+    fn prove_with_codes(
+        &self,
+        view: &dyn NodeRead,
+        cache: &AnyCache,
+        keys: &[BackendKey],
+        codes: &[CodePart],
+    ) -> Result<Bytes, StateError> {
+        let leaves = self.code_leaves(codes);
+        let values = keys.iter().flat_map(|key| verify::targets_of(self.hash, key));
+        let mut targets: Vec<_> = values.chain(leaves.into_keys()).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        let by_hash: HashMap<B256, &Bytes> =
+            codes.iter().map(|part| (keccak256(&part.code), &part.code)).collect();
+        let get = |hash: &B256| by_hash.get(hash).map(|code| (*code).clone());
+        Ok(prove::prove_leaves(self.trees(view, cache.get()?), &get, &targets)?.into())
+    }
+
+    fn verify_with_codes(
+        &self,
+        root: B256,
+        keys: &[BackendKey],
+        codes: &[CodePart],
+        proof: &[u8],
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
+        verify::verify_with_chunks(self.hash, root, keys, &self.code_leaves(codes), proof)
     }
 }
 

@@ -63,16 +63,13 @@ pub fn targets_of(hash: TreeHash, key: &BackendKey) -> Vec<LeafKey> {
     }
 }
 
-/// The keys of the chunks `first..first + count` of the code with this keccak-256.
-pub fn chunk_targets(hash: TreeHash, code: &B256, first: u32, count: u32) -> Vec<LeafKey> {
-    let at = |chunk: u32| {
-        let mut group = B256::ZERO;
-        group[28..].copy_from_slice(&(chunk / 256).to_be_bytes());
-        let stem = Stem::short(CODE_ZONE, &group_path(hash, code, &group));
-        let (key, len) = stem.key((chunk % 256) as u8);
-        key[..len].to_vec()
-    };
-    (first..first.saturating_add(count)).map(at).collect()
+/// The key of one chunk.
+fn chunk_target(hash: TreeHash, code: &B256, chunk: u32) -> LeafKey {
+    let mut group = B256::ZERO;
+    group[28..].copy_from_slice(&(chunk / 256).to_be_bytes());
+    let stem = Stem::short(CODE_ZONE, &group_path(hash, code, &group));
+    let (key, len) = stem.key((chunk % 256) as u8);
+    key[..len].to_vec()
 }
 
 /// The values of `keys` (in any order; a key may come twice) under `root`, as `proof` shows them.
@@ -86,11 +83,31 @@ pub fn verify(
     keys: &[BackendKey],
     proof: &[u8],
 ) -> Result<Vec<Option<StateValue>>, ProofError> {
+    verify_with_chunks(hash, root, keys, &BTreeMap::new(), proof)
+}
+
+/// As [`verify`], if the proof also shows the chunks of codes with these keys and values; zero is an
+/// absent one.
+///
+/// # Errors
+/// As [`verify`]; [`ProofError::RootMismatch`] also if the tree has other chunks.
+pub fn verify_with_chunks(
+    hash: TreeHash,
+    root: B256,
+    keys: &[BackendKey],
+    chunks: &BTreeMap<LeafKey, B256>,
+    proof: &[u8],
+) -> Result<Vec<Option<StateValue>>, ProofError> {
     let targets: Vec<_> = keys.iter().map(|key| targets_of(hash, key)).collect();
-    let mut sorted: Vec<&[u8]> = targets.iter().flatten().map(|key| &key[..]).collect();
+    let mut sorted: Vec<&[u8]> =
+        targets.iter().flatten().chain(chunks.keys()).map(|key| &key[..]).collect();
     sorted.sort_unstable();
     sorted.dedup();
     let leaves = verify_leaves(hash, root, &sorted, proof)?;
+    let shown = |key| leaves.get(key).copied().unwrap_or_default();
+    if chunks.iter().any(|(key, value)| shown(key) != *value) {
+        return Err(ProofError::RootMismatch);
+    }
     keys.iter()
         .zip(&targets)
         .map(|(key, targets)| {
@@ -109,31 +126,19 @@ pub fn verify(
         .collect()
 }
 
-/// Checks that the tree of `root` has the chunks of `code` from number `first` on, `count` of them; a
-/// chunk of zeros, or behind the end of the code, is absent.
-///
-/// # Errors
-/// As [`verify`]; [`ProofError::RootMismatch`] also if the tree has other chunks.
-pub fn verify_chunks(
+/// The keys and values of these chunks of `code`. A chunk of zeros, or behind the end of the code, has
+/// the value zero.
+pub fn chunk_leaves(
     hash: TreeHash,
-    root: B256,
     code: &[u8],
-    first: u32,
-    count: u32,
-    proof: &[u8],
-) -> Result<(), ProofError> {
-    let mut targets = chunk_targets(hash, &keccak256(code), first, count);
-    let expected = chunks(code);
-    let values = (first..).zip(&targets).map(|(chunk, key)| {
-        let value = expected.get(chunk as usize).copied().unwrap_or_default();
-        (key.clone(), Some(value).filter(|value| !value.is_zero()))
-    });
-    let expected: BTreeMap<_, _> = values.collect();
-    targets.sort_unstable();
-    let sorted: Vec<&[u8]> = targets.iter().map(|key| &key[..]).collect();
-    let leaves = verify_leaves(hash, root, &sorted, proof)?;
-    let fits = expected.iter().all(|(key, value)| leaves.get(key) == value.as_ref());
-    if fits { Ok(()) } else { Err(ProofError::RootMismatch) }
+    wanted: impl IntoIterator<Item = u32>,
+) -> BTreeMap<LeafKey, B256> {
+    let (code_hash, all) = (keccak256(code), chunks(code));
+    let leaf = |chunk: u32| {
+        let key = chunk_target(hash, &code_hash, chunk);
+        (key, all.get(chunk as usize).copied().unwrap_or_default())
+    };
+    wanted.into_iter().map(leaf).collect()
 }
 
 /// The leaves among `targets`, which are sorted keys, that the tree of `root` has.

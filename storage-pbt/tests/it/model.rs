@@ -3,7 +3,7 @@
 use crate::common::{CodedView, HASH, StateModel, Step, TestTree, codes};
 use alloy_primitives::{Address, B256, KECCAK256_EMPTY, U256};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IteratorRandom};
-use retrie_state::{Account, Backend, BackendKey, StateKey};
+use retrie_state::{Account, AnyCache, Backend, BackendKey, CodePart, StateKey};
 use retrie_storage_pbt::{CODES, NODES, STEMS, STORAGE_NODES, verify};
 
 fn address(rng: &mut StdRng, many: u16) -> Address {
@@ -131,18 +131,37 @@ fn chunks_are_proven_and_their_absence() {
     });
     let accounts = accounts.collect();
     tree.apply(&model.apply(accounts));
+    let proofs = tree.backend.extensions().code_proofs.unwrap();
+    let cache = AnyCache::new(tree.state.clone());
+    let keys: Vec<BackendKey> =
+        (0..3).map(|at| StateKey::Account(Address::with_last_byte(at)).into()).collect();
+    let values: std::collections::BTreeMap<_, _> = model.entries().into_iter().collect();
     for code in model.codes.values().filter(|code| !code.starts_with(&[0xef, 1])) {
-        let count = code.len().div_ceil(31) as u32;
-        for (first, count) in [(0, count), (count / 2, 1), (0, 0)] {
-            let proof =
-                tree.backend.prove_chunks(&tree.view, &tree.state, code, first, count).unwrap();
-            verify::verify_chunks(HASH, tree.root, code, first, count, &proof).unwrap();
-            if count > 0 {
-                let mut other = code.to_vec();
-                other[0] ^= 1;
-                assert!(
-                    verify::verify_chunks(HASH, tree.root, &other, first, count, &proof).is_err()
-                );
+        let count = code.len().div_ceil(proofs.chunk_bytes()) as u32;
+        for chunks in [(0..count).collect(), vec![count / 2], vec![0, count - 1, count], vec![]] {
+            for keys in [&keys[..], &[]] {
+                let part = CodePart { code: code.clone(), chunks: chunks.clone() };
+                let parts = std::slice::from_ref(&part);
+                let proof = proofs.prove_with_codes(&tree.view, &cache, keys, parts).unwrap();
+                let check = |parts: &[CodePart], proof: &[u8]| {
+                    proofs.verify_with_codes(tree.root, keys, parts, proof)
+                };
+                let expected: Vec<_> = keys.iter().map(|key| values.get(key).cloned()).collect();
+                assert_eq!(check(parts, &proof).unwrap(), expected);
+                if !chunks.is_empty() {
+                    let mut other = part.code.to_vec();
+                    other[0] ^= 1;
+                    let other = CodePart { code: other.into(), ..part.clone() };
+                    check(&[other], &proof).unwrap_err();
+                    let fewer = CodePart { chunks: chunks[1..].to_vec(), ..part.clone() };
+                    check(&[fewer], &proof).unwrap_err();
+                }
+                for _ in 0..20.min(proof.len()) {
+                    let mut forged = proof.to_vec();
+                    let at = rng.random_range(0..forged.len());
+                    forged[at] ^= 1 << rng.random_range(0..8);
+                    check(parts, &forged).unwrap_err();
+                }
             }
         }
     }

@@ -136,10 +136,13 @@ fn what_a_block_reads_is_proven_by_every_store_with_proofs() {
             let bytes = |name: &str| witness[name].as_u64().unwrap();
             assert!(bytes("proof_bytes") > bytes("keys"), "{witness}");
             assert!(bytes("code_bytes") > 0 || bytes("keys") < 20, "{witness}");
+            let of_code = witness["code_proof"]["proof_bytes"].as_u64();
+            assert_eq!(of_code.is_some(), result["backend"] == "pbt", "{witness}");
+            assert!(of_code.is_none_or(|bytes_of_code| bytes_of_code >= bytes("proof_bytes")));
         }
         // All stores prove the same keys.
         let read: Vec<_> = witnesses.iter().map(|witness| witness["keys"].clone()).collect();
-        assert_eq!(*keys.get_or_insert(read.clone()), read);
+        assert_eq!(*keys.get_or_insert_with(|| read.clone()), read);
     }
     let blocks = vec![mainnet_blocks(&mainnet)[0].to_str().unwrap().to_owned()];
     fails_saying(&mut replay(&scene, "--witness", &blocks), &["bundles"]);

@@ -54,6 +54,7 @@ mod deadline;
 mod deposits;
 mod error;
 mod evm;
+mod executed_code;
 mod executor;
 mod layered;
 mod outcome;
@@ -71,6 +72,7 @@ pub use database::ReadCounts;
 pub use deposits::DepositLayoutError;
 pub use error::{DatabaseError, ExecutionError, ObserverError};
 pub use evm::max_tx_gas_limit;
+pub use executed_code::{CodeTraceError, ExecutedChunks, executed_code};
 pub use executor::{
     RemainingGas, TransactionObserver, TransactionSource, evm_env, execute_block,
     execute_block_with_observer, execute_transaction, fill_block,

@@ -212,9 +212,10 @@ impl ChainAnchor {
         executed: Option<AnchorHistory<'_>>,
     ) -> Result<(), PipelineError> {
         let anchor = self.header.number;
-        let (first, later) = executed
-            .as_ref()
-            .map_or((anchor.saturating_add(1), U256::ZERO), |all| (all.first, all.difficulty));
+        let (first, later) = executed.as_ref().map_or_else(
+            || (anchor.saturating_add(1), U256::ZERO),
+            |all| (all.first, all.difficulty),
+        );
         let before = || self.blocks.iter().take_while(|block| block.number() < first);
         let difficulties = before().map(|block| block.header().difficulty);
         let sum = difficulties.fold(later, U256::saturating_add);
@@ -244,11 +245,13 @@ impl ChainAnchor {
         if anchor > 0 {
             txn.set_anchor(anchor, first)?;
         }
-        let (got, expected) = (txn.tip()?, self.block());
-        if got != Some(expected) {
-            return Err(AnchorError::OtherTip { got, expected }.into());
+        let expected = self.header.hash();
+        match txn.tip()? {
+            Some(BlockRef { number, hash: got }) if number != anchor || got != expected => {
+                Err(AnchorError::OtherHash { number, got, expected }.into())
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

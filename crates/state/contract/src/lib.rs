@@ -72,10 +72,10 @@ mod backend;
 pub use crate::backend::{
     AccountNodes, AccountPostValues, AccountProofs, AnyBackend, AnyCache, ApplyContext,
     ApplyOutput, Backend, BackendExtensions, BackendProfile, BackendStats, BackgroundJob, BulkSink,
-    BulkSorter, CacheCompaction, ChunkAnswer, ChunkId, ChunkPlace, ChunkServer, CompactedCache,
-    JobContext, JobFiles, JobHandle, JobOutput, JobRunner, KeyRange, Maintenance, NodeRead,
-    NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher, ProofHole, ProofShards,
-    ProvenanceQueries, RangeAnswer, RangeChanges, RangeFormat, RangeServer, RowScan, RowTable,
-    ScanDirection, SortedRecords, StateChunks, StateHistory, StateRanges, StateTrie, TableRow,
-    TrieLeaf, compare_rows, flat, open_with_retry, prefix_end,
+    BulkSorter, CacheCompaction, ChunkAnswer, ChunkId, ChunkPlace, ChunkServer, CodePart,
+    CodeProofs, CompactedCache, JobContext, JobFiles, JobHandle, JobOutput, JobRunner, KeyRange,
+    Maintenance, NodeRead, NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher,
+    ProofHole, ProofShards, ProvenanceQueries, RangeAnswer, RangeChanges, RangeFormat, RangeServer,
+    RowScan, RowTable, ScanDirection, SortedRecords, StateChunks, StateHistory, StateRanges,
+    StateTrie, TableRow, TrieLeaf, compare_rows, flat, open_with_retry, prefix_end,
 };

@@ -102,7 +102,8 @@ pub(crate) fn print_summary(out: &CommandOutput, results: &[ReplayResult]) -> ey
     Ok(())
 }
 
-/// Prints what it takes to show what blocks read: medians over the blocks, and the largest.
+/// Prints what it takes to show what blocks read: medians over the blocks, and the largest. "With code" is
+/// the proof with the chunks of codes that a block executes, or else the proof and whole codes.
 fn print_witnesses(out: &CommandOutput, results: &[ReplayResult]) -> eyre::Result<()> {
     let all = results.iter().map(|result| {
         let witnesses = result.bundles.iter().filter_map(|bundle| bundle.witness.as_ref());
@@ -114,13 +115,14 @@ fn print_witnesses(out: &CommandOutput, results: &[ReplayResult]) -> eyre::Resul
     }
     say!(
         out,
-        "\nproofs of what each block reads: median (largest)\n{:<12} {:>7} {:>7} {:>19} {:>10} {:>10} {:>10} {:>11}",
+        "\nproofs of what each block reads: median (largest)\n{:<12} {:>7} {:>7} {:>19} {:>10} {:>10} {:>13} {:>10} {:>11}",
         "backend",
         "blocks",
         "keys",
         "KiB of the proof",
         "KiB zstd",
         "KiB codes",
+        "KiB with code",
         "ms to make",
         "ms to check",
     );
@@ -134,13 +136,14 @@ fn print_witnesses(out: &CommandOutput, results: &[ReplayResult]) -> eyre::Resul
         let (proof, largest) = spread(|one| one.proof_bytes as f64);
         say!(
             out,
-            "{:<12} {:>7} {:>7} {:>19} {:>10.1} {:>10.1} {:>10.2} {:>11.2}",
+            "{:<12} {:>7} {:>7} {:>19} {:>10.1} {:>10.1} {:>13.1} {:>10.2} {:>11.2}",
             result.backend,
             witnesses.len(),
             spread(|one| one.keys as f64).0,
             format!("{:.1} ({:.1})", proof / 1024.0, largest / 1024.0),
             kib(spread(|one| one.proof_zstd_bytes as f64).0 as u64),
             kib(spread(|one| one.code_bytes as f64).0 as u64),
+            kib(spread(|one| one.bytes_with_code() as f64).0 as u64),
             spread(|one| one.prove_seconds).0 * 1e3,
             spread(|one| one.verify_seconds).0 * 1e3,
         );

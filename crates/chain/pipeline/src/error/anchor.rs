@@ -40,17 +40,6 @@ pub enum AnchorError {
         /// The header before it.
         parent: BlockRef,
     },
-    /// The blocks that come with a state do not end with its block.
-    #[error(
-        "the blocks that came with the state of {expected} end with {}",
-        got.map_or_else(|| "none".to_owned(), |got| got.to_string())
-    )]
-    OtherTip {
-        /// The last one.
-        got: Option<BlockRef>,
-        /// The block of the state.
-        expected: BlockRef,
-    },
     /// A proof-of-work block without its total difficulty.
     #[error(
         "block {number} is of proof of work, and its total difficulty, by which branches are chosen, \

@@ -9,7 +9,7 @@ use alloy_primitives::B256;
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_consensus::ConsensusError;
 use retrie_db::{DbError, ReadError, StorageError};
-use retrie_execution::ExecutionError;
+use retrie_execution::{CodeTraceError, ExecutionError};
 use retrie_sources::{Bundle, RpcError, SourceError};
 use retrie_state::{AccountKey, BlockRef, ProofError, StateError, StateKey, StoreError};
 use std::path::PathBuf;
@@ -412,6 +412,9 @@ pub enum BundleError {
         /// What is missing.
         source: Box<StateError>,
     },
+    /// It is not known which codes the block executes.
+    #[error("tracing the codes that the block executes: {0}")]
+    CodeTrace(Box<CodeTraceError>),
     /// A store's proof of what a block reads does not verify.
     #[error(
         "{backend} does not show what the block reads: {}",

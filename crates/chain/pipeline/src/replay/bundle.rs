@@ -1,8 +1,13 @@
 //! Replay of bundles on one backend.
 
-use super::{codes::settle_code, effects::effects, pad::synthetic_hash, witness::BlockWitness};
+use super::{
+    codes::settle_code,
+    effects::effects,
+    pad::synthetic_hash,
+    witness::{BlockNeeds, BlockWitness},
+};
 use crate::{
-    ImportTimes, PipelineError,
+    BundleError, ImportTimes, PipelineError,
     recover::recover_senders,
     report::{
         BundleOutcome, IoAmplification, PartFigures, ReplayResult, TimeBreakdown, peak_rss_bytes,
@@ -17,7 +22,7 @@ use retrie_chainspec::{
 };
 use retrie_execution::{
     AccessRecorder, CodeCache, ExecutionInput, ExecutionOutcome, execute_block,
-    execute_block_with_observer, load_trusted_setup,
+    execute_block_with_observer, executed_code, load_trusted_setup,
 };
 use retrie_sources::{Bundle, BundleKind, PreState, WitnessBundle};
 use retrie_state::{
@@ -385,8 +390,14 @@ impl<'a> BundleReplay<'a> {
         let witness = match before.zip(accesses) {
             None => None,
             Some((before, accesses)) => {
-                let backend = self.store.backend();
-                BlockWitness::make(backend, &before, &accesses, &surroundings.codes)?
+                let executed = |chunk_bytes| {
+                    let input = self.input(&before, surroundings);
+                    let executed = executed_code(&spec, &block, input, chunk_bytes);
+                    Ok(executed.map_err(|error| BundleError::CodeTrace(error.into()))?)
+                };
+                let codes = &surroundings.codes;
+                let needs = BlockNeeds { accesses: &accesses, codes, executed: &executed };
+                BlockWitness::make(self.store.backend(), &before, needs)?
             }
         };
         self.revert_to_base()?;

@@ -31,4 +31,4 @@ pub use effects::{BundleEffects, ExecutedBundle, bundle_effects, execute_bundle}
 pub use make::{BundleMaker, MadeBundle};
 pub use pad::StatePadding;
 pub use part::{NamedBundle, PartError, PartSpec, parse_blocks};
-pub use witness::BlockWitness;
+pub use witness::{BlockWitness, CodeProofFigures};

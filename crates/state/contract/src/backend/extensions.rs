@@ -6,7 +6,7 @@
 use super::{AnyCache, NodeRead, NodeWrite, StateChunks, StateRanges};
 use crate::{
     AccountKey, BackendDelta, BackendKey, ProofError, StateDelta, StateError, StateReader,
-    ValueVersion,
+    StateValue, ValueVersion,
 };
 use alloy_primitives::{B256, Bytes};
 use std::{fmt, ops::RangeInclusive, sync::Arc};
@@ -34,6 +34,8 @@ pub struct BackendExtensions<'a> {
     pub proof_shards: Option<&'a dyn ProofShards>,
     /// Proves accounts in the form of EIP-1186.
     pub account_proofs: Option<&'a dyn AccountProofs>,
+    /// Proves parts of contract codes beside values.
+    pub code_proofs: Option<&'a dyn CodeProofs>,
     /// Serves a whole state in chunks that prove themselves.
     pub chunks: Option<&'a dyn StateChunks>,
     /// Serves the leaves and nodes of Ethereum's tries.
@@ -46,6 +48,43 @@ impl fmt::Debug for BackendExtensions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BackendExtensions").finish_non_exhaustive()
     }
+}
+
+/// A part of a contract code: its chunks with these numbers, in ascending order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodePart {
+    /// The whole code, for the prover; a verifier takes from it the chunks alone.
+    pub code: Bytes,
+    /// Numbers of chunks.
+    pub chunks: Vec<u32>,
+}
+
+/// Optional extension of a backend whose root commits to contract codes in chunks, not only to their
+/// hashes: one proof shows values and parts of codes.
+pub trait CodeProofs: Send + Sync {
+    /// Bytes of code in one chunk.
+    fn chunk_bytes(&self) -> usize;
+
+    /// One proof of the values of `keys` and of `codes`, which accounts of this state have.
+    fn prove_with_codes(
+        &self,
+        view: &dyn NodeRead,
+        cache: &AnyCache,
+        keys: &[BackendKey],
+        codes: &[CodePart],
+    ) -> Result<Bytes, StateError>;
+
+    /// The values of `keys` under `root`, if `proof` shows these and `codes`.
+    ///
+    /// # Errors
+    /// As [`verify`](super::Backend::verify); also if the tree has other chunks.
+    fn verify_with_codes(
+        &self,
+        root: B256,
+        keys: &[BackendKey],
+        codes: &[CodePart],
+        proof: &[u8],
+    ) -> Result<Vec<Option<StateValue>>, ProofError>;
 }
 
 /// Optional extension of a backend with work beside the blocks.

@@ -22,9 +22,9 @@ pub use chunks::{ChunkAnswer, ChunkId, ChunkServer, OpenedChunk, StateChunks};
 pub use compare::compare_rows;
 pub use erased::{AnyBackend, AnyCache};
 pub use extensions::{
-    AccountNodes, AccountProofs, BackendExtensions, CacheCompaction, CompactedCache, JobFiles,
-    Maintenance, PartialState, PartialTree, Prefetcher, ProofHole, ProofShards, ProvenanceQueries,
-    StateHistory,
+    AccountNodes, AccountProofs, BackendExtensions, CacheCompaction, CodePart, CodeProofs,
+    CompactedCache, JobFiles, Maintenance, PartialState, PartialTree, Prefetcher, ProofHole,
+    ProofShards, ProvenanceQueries, StateHistory,
 };
 pub use files::open_with_retry;
 pub use jobs::{BackgroundJob, JobContext, JobHandle, JobOutput, JobRunner};

@@ -3,8 +3,9 @@
 use crate::durable::{flat_history, overlay::RowView, state::DurableState};
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
-    AccountKey, AccountNodes, AnyCache, BackendKey, BlockRef, ChunkServer, KeyForm, ProofError,
-    RangeServer, StateError, StateKey, StateProof, StateReader, StateValue, ValueVersion,
+    AccountKey, AccountNodes, AnyCache, BackendKey, BlockRef, ChunkServer, CodePart, KeyForm,
+    ProofError, RangeServer, StateError, StateKey, StateProof, StateReader, StateValue,
+    ValueVersion,
 };
 use std::{fmt, ops::RangeInclusive, path::Path, sync::Arc};
 
@@ -143,6 +144,22 @@ impl StateProvider {
         let block = self.provable()?;
         let keys = self.durable.keys.keys(keys);
         self.proof(block, self.durable.backend.prove(&self.view, &self.cache, &keys)?)
+    }
+
+    /// One proof of the values of `keys`, and of `codes`, which accounts of this state have.
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend has no [`CodeProofs`](retrie_state::CodeProofs).
+    pub fn prove_with_codes(
+        &self,
+        keys: &[StateKey],
+        codes: &[CodePart],
+    ) -> Result<StateProof, StateError> {
+        let proofs = self.durable.backend.extensions().code_proofs;
+        let proofs = proofs.ok_or_else(|| self.durable.unsupported("proofs of codes"))?;
+        let block = self.provable()?;
+        let keys = self.durable.keys.keys(keys);
+        self.proof(block, proofs.prove_with_codes(&self.view, &self.cache, &keys, codes)?)
     }
 
     /// As much of the proof of `keys` as this node has.
