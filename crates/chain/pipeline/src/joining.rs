@@ -380,7 +380,8 @@ impl JoiningReferee {
             if at.block.number >= tip.number {
                 return Ok(Ok(()));
             }
-            self.apply(chain, &read, at.block, tip.number)?;
+            let written = self.apply(chain, &read, at.block, tip.number)?;
+            std::thread::sleep(written.min(LONGEST_PAUSE));
         }
     }
 
@@ -391,14 +392,15 @@ impl JoiningReferee {
         txn.finish()
     }
 
-    /// Applies the next blocks above `at`, at most up to `tip`, in one commit.
+    /// Applies the next blocks above `at`, at most up to `tip`, in one commit. Returns how long that
+    /// kept other writers waiting.
     fn apply(
         &mut self,
         chain: &ChainStore,
         read: &ReadTxn,
         at: BlockRef,
         tip: u64,
-    ) -> Result<(), PipelineError> {
+    ) -> Result<Duration, PipelineError> {
         let store = self.store()?;
         let mut proposals: Vec<(B256, Proposal)> = Vec::new();
         for number in (at.number + 1..=tip).take(BATCH) {
@@ -415,12 +417,14 @@ impl JoiningReferee {
             proposals.push((hash, proposal));
         }
         let mut txn = chain.states.begin_write(&chain.db)?;
+        let begun = Instant::now();
         for (hash, proposal) in &proposals {
             txn.rows().insert_root(hash, self.backend.identity().name, &proposal.root())?;
         }
         let chained: Vec<Proposal> = proposals.into_iter().map(|(_, proposal)| proposal).collect();
         txn.with_store(|rows| store.commit(&chained, &mut self.names.txn(rows)))?;
-        txn.finish()
+        txn.finish()?;
+        Ok(begun.elapsed())
     }
 
     /// What the stored block `hash` changes in the state of its parent: by its access list if that is

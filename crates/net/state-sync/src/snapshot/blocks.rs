@@ -196,7 +196,7 @@ impl SnapshotBlocks {
     /// above that object, with a warning: a node can do without them. `None` if there are none.
     ///
     /// # Errors
-    /// [`SnapshotError::Stopped`]; [`SnapshotError::Blocks`] if a file cannot be written.
+    /// [`SnapshotError::Stopped`]; [`SnapshotError::Source`] if a file cannot be written.
     pub fn fetch(
         mirrors: &[Arc<SnapshotMirror>],
         last: &Header,
