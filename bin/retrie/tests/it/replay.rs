@@ -120,7 +120,8 @@ fn what_a_block_reads_is_proven_by_every_store_with_proofs() {
     let paths = ["witness/1150001", "prestate/19910734"].map(|name| bundle(&mainnet, name));
     let flags = "--pad-accounts 2k --pad-slots 3k --state-cache none --cole.memory-pairs 500";
     let backends = "mpt,raw,prefix,lvmt,cole,bavl,pbt";
-    let more = format!("--state-backend {backends} {flags} --witness");
+    let shard = "--lvmt.proof-shard all";
+    let more = format!("--state-backend {backends} {flags} {shard} --witness");
     let printed = succeeds(&mut replay(&scene, &more, &paths));
     assert!(printed.contains("proofs of what each block reads"), "{printed}");
     let report = scene.json("report.json");

@@ -310,11 +310,11 @@ mod tests {
     use retrie_chainspec::primitives::{BlockBody, Transaction};
     use std::{fs, path::PathBuf};
 
-    type Executed = (Block, Vec<Receipt>);
+    type BlockWithReceipts = (Block, Vec<Receipt>);
 
     /// A chain of blocks 1 to `count`, of which every third one is empty.
-    fn chain(count: u64) -> Vec<Executed> {
-        let mut blocks: Vec<Executed> = Vec::new();
+    fn chain(count: u64) -> Vec<BlockWithReceipts> {
+        let mut blocks: Vec<BlockWithReceipts> = Vec::new();
         for number in 1..=count {
             let mut body = BlockBody::default();
             let mut receipts = Vec::new();
@@ -347,7 +347,7 @@ mod tests {
         blocks
     }
 
-    fn write(blocks: &[Executed], first: u64, to: &Path) -> Arc<SnapshotMirror> {
+    fn write(blocks: &[BlockWithReceipts], first: u64, to: &Path) -> Arc<SnapshotMirror> {
         let folder = ObjectFolder::new(to.into());
         let read = |number: u64| Ok(blocks[number as usize - 1].clone());
         let (source, last) = (ExportedBlocks { first, read: &read }, blocks.len() as u64);
@@ -359,14 +359,14 @@ mod tests {
 
     fn fetch(
         mirrors: &[Arc<SnapshotMirror>],
-        blocks: &[Executed],
+        blocks: &[BlockWithReceipts],
         to: &Path,
     ) -> Option<SnapshotBlocks> {
         let (last, stop) = (&blocks.last().unwrap().0.header, AtomicBool::new(false));
         SnapshotBlocks::fetch(mirrors, last, to, &stop, &mut |_, _| {}).unwrap()
     }
 
-    fn check_all(fetched: &SnapshotBlocks, blocks: &[Executed], first: u64) {
+    fn check_all(fetched: &SnapshotBlocks, blocks: &[BlockWithReceipts], first: u64) {
         assert_eq!(fetched.first(), first);
         let got: Vec<_> = fetched.iter().map(Result::unwrap).collect();
         assert!(got == blocks[first as usize - 1..]);
