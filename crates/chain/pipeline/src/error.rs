@@ -1,10 +1,6 @@
 //! Why an import or a replay stopped. Every message names the block or file, and the cause.
 
-mod anchor;
-
-pub use anchor::AnchorError;
-
-use crate::{ImportedPreimages, MissingPreimages, RootKind};
+use crate::{AnchorError, ImportedPreimages, MissingPreimages, RootKind};
 use alloy_primitives::B256;
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_consensus::ConsensusError;

@@ -83,6 +83,7 @@
 //! checked; the datadir is trusted, except by [`verify`].
 
 mod anchor;
+mod anchor_error;
 mod block;
 mod build;
 mod chain;
@@ -112,14 +113,15 @@ mod unwind;
 pub mod verify;
 
 pub use anchor::{AnchorHistory, ChainAnchor, ChunkedState, LoadedState};
+pub use anchor_error::AnchorError;
 pub use block::{BlockWithReceipts, ExecutedBlock};
 pub use build::{BlockAttributes, BlockBuilder, BuildOverrides, BuildParent};
 pub use chain::{ChainOptions, ChainStore, WriteCheck, genesis_delta, native_spec};
 pub use dump::{DumpProgress, dump_state, open_state};
 pub use entries::PagedEntries;
 pub use error::{
-    AnchorError, BlockRangeError, BundleError, ChainSetupError, InvalidBlockError, MigrateError,
-    PipelineError, PreimageError, RootMismatch,
+    BlockRangeError, BundleError, ChainSetupError, InvalidBlockError, MigrateError, PipelineError,
+    PreimageError, RootMismatch,
 };
 pub use import::{ImportOutcome, chain_replay_result, import, import_below};
 pub use importer::{BlockImporter, BlockStatus, ImportEnd, ImportOptions, RootCheckMode};
