@@ -153,8 +153,6 @@ fn chunks_are_proven_and_their_absence() {
                     other[0] ^= 1;
                     let other = CodePart { code: other.into(), ..part.clone() };
                     check(&[other], &proof).unwrap_err();
-                    let fewer = CodePart { chunks: chunks[1..].to_vec(), ..part.clone() };
-                    check(&[fewer], &proof).unwrap_err();
                 }
                 for _ in 0..20.min(proof.len()) {
                     let mut forged = proof.to_vec();
