@@ -100,7 +100,15 @@ impl BlockWitness {
                 let part = |(hash, chunks): (B256, BTreeSet<u32>)| {
                     // A code that the block itself creates is in no account yet.
                     let code = codes.get(&hash).filter(|_| hashes.contains(&hash))?.clone();
-                    Some(CodePart { code, chunks: chunks.into_iter().collect() })
+                    // Chunks of zeros are in no tree.
+                    let bytes = code.chunks(proofs.chunk_bytes()).collect::<Vec<_>>();
+                    let is_set = |chunk: &u32| {
+                        bytes
+                            .get(*chunk as usize)
+                            .is_some_and(|all| all.iter().any(|byte| *byte > 0))
+                    };
+                    let chunks = chunks.into_iter().filter(is_set).collect();
+                    Some(CodePart { code, chunks })
                 };
                 let executed = executed(proofs.chunk_bytes())?;
                 let parts: Vec<CodePart> = executed.into_iter().filter_map(part).collect();

@@ -66,6 +66,10 @@ pub trait CodeProofs: Send + Sync {
     fn chunk_bytes(&self) -> usize;
 
     /// One proof of the values of `keys` and of `codes`, which accounts of this state have.
+    ///
+    /// # Errors
+    /// [`StateError::Corrupt`] also if a chunk is absent, as a chunk of zeros is, and only a chunk of
+    /// another code, which is not at hand, could show that.
     fn prove_with_codes(
         &self,
         view: &dyn NodeRead,
