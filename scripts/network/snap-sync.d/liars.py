@@ -7,6 +7,7 @@ import time
 import nodekit
 from nodekit import fail
 from nodes import LIMIT, begun, check_end, fetched, load_chain, name_of, new_node, peak_mib
+from still import answers
 
 GETH = "geth:1.17.10"
 # The kinds of the honest servers of retrie.
@@ -73,7 +74,7 @@ def join(kind, folder, made, programs, servers, names):
     took, peak = time.monotonic() - started, peak_mib(node)
     said = {f"{name} {at}": verdict(name, node, liar) for at, (name, liar) in enumerate(zip(names, liars))}
     honest = [other.name for other in servers.nodes if "banned" in named(node, other)]
-    nodekit.wait_until(f"{node.name} runs", 60, lambda: "Engine API" in node.log.read_text() or begun(node))
+    nodekit.wait_until(f"{node.name} answers", 60, lambda: answers(node), 0.1)
     check_end(node, kind)
     referee = kind.partition("+")[2]
     referee = ["--referee", referee] if referee else []
