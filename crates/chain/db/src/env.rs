@@ -36,10 +36,6 @@ const FILE: &str = "mdbx.dat";
 /// cannot be reused.
 const UNSYNCED_BYTES: usize = 512 << 20;
 
-/// How many changed pages of a transaction stay in memory; MDBX writes what is beyond to disk early. Its own
-/// limit is a share of the machine's memory: 600 MiB of 24 GiB, in one bulk load.
-const MAX_DIRTY_PAGES: u64 = (256 << 20) / PAGE_SIZE as u64;
-
 /// Maximum number of open tables: of the chain, of the backend, and of the state framework.
 const MAX_TABLES: usize = 96;
 
@@ -389,7 +385,6 @@ fn open_environment(folder: &Path, options: &OpenOptions) -> MdbxResult<Environm
     builder
         .set_max_dbs(MAX_TABLES)
         .set_max_readers(options.max_readers)
-        .set_txn_dp_limit(MAX_DIRTY_PAGES)
         // State keys are hashes, so read-ahead of neighbouring pages is of no use.
         .set_flags(EnvironmentFlags {
             mode,
