@@ -19,7 +19,7 @@ use alloy_consensus::{
 use alloy_primitives::{B256, Bloom, U256, keccak256};
 use alloy_rlp::{Decodable, Encodable};
 use retrie_chainspec::primitives::{Block, Receipt};
-use retrie_sources::ObjectFolder;
+use retrie_sources::{ObjectFolder, SourceError};
 use retrie_state::StateError;
 use std::{
     io,
@@ -28,12 +28,17 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
+    time::Duration,
 };
 
 /// Blocks of one object.
 const BLOCKS_AT_ONCE: u64 = 16;
 /// Longest object with blocks that is read, in bytes.
 const MAX_OBJECT: u64 = 512 << 20;
+/// Pauses after failures to read an object.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
 /// Folder of the objects, in a snapshot and in the folder of a sync.
 const FOLDER: &str = "blocks";
 
@@ -117,16 +122,17 @@ impl ProvenBlocks {
     /// Checks an object whose last block must have the hash `last`, and reach down to block `first`.
     fn check(content: &[u8], first: u64, last: B256) -> Result<Self, String> {
         let blocks = decode(content)?;
-        let (mut parent, mut difficulty) = (last, U256::ZERO);
+        let (mut wanted, mut difficulty, mut proven) = (last, U256::ZERO, None);
+        // Those below `first`, of a mirror that begins earlier, are read back with the others.
         for (block, receipts) in blocks.iter().rev() {
-            check(block, receipts, parent)?;
-            parent = block.header.parent_hash;
+            check(block, receipts, wanted)?;
+            wanted = block.header.parent_hash;
             difficulty = difficulty.saturating_add(block.header.difficulty);
             if block.header.number == first {
-                return Ok(Self { parent, difficulty });
+                proven = Some(Self { parent: wanted, difficulty });
             }
         }
-        Err(format!("block {first} is not in it"))
+        proven.ok_or_else(|| format!("block {first} is not in it"))
     }
 }
 
@@ -176,6 +182,17 @@ fn check(block: &Block, receipts: &[ReceiptWithBloom], hash: B256) -> Result<(),
         return wrong("the receipts");
     }
     Ok(())
+}
+
+/// Reads an object. A failure to read may pass, unlike a missing or wrong object.
+fn read_patiently(folder: &ObjectFolder, name: &str) -> Result<Option<Vec<u8>>, SourceError> {
+    for pause in PAUSES {
+        match folder.read(name, MAX_OBJECT) {
+            Err(_) => thread::sleep(pause),
+            read => return read,
+        }
+    }
+    folder.read(name, MAX_OBJECT)
 }
 
 /// Proven blocks with their receipts, in files of the datadir.
@@ -246,7 +263,7 @@ impl SnapshotBlocks {
             return Ok(Some(proven));
         }
         while let Some(mirror) = mirrors.first() {
-            let content = mirror.folder().read(&name, MAX_OBJECT);
+            let content = read_patiently(mirror.folder(), &name);
             let proven = content.map_err(|error| error.to_string()).and_then(|content| {
                 let content = content.ok_or("there is no such object")?;
                 Ok((ProvenBlocks::check(&content, lowest, last)?, content))
@@ -406,6 +423,10 @@ mod tests {
             fs::write(&file, &mutated).unwrap();
             assert!(fetch(std::slice::from_ref(&mirror), &blocks, to.path()).is_none());
         }
+        // Nor is a block before those that are needed, even if its number is one of theirs.
+        let extra = [alloy_rlp::encode(&blocks[17].0), alloy_rlp::encode(&blocks[17].1)].concat();
+        fs::write(&file, [extra, content.clone()].concat()).unwrap();
+        assert!(fetch(std::slice::from_ref(&mirror), &blocks, to.path()).is_none());
         // The blocks end above the first object that no mirror has.
         fs::write(&file, &content).unwrap();
         fs::remove_file(from.path().join(object_name(0))).unwrap();
