@@ -144,9 +144,11 @@ pub trait StateRequestHandler: fmt::Debug + Send + Sync {
 /// Answers `snap` requests of peers: ranges of states, contract codes, trie nodes, access lists.
 pub trait SnapRequestHandler: fmt::Debug + Send + Sync {
     /// Answers one request of the version that the peer speaks; with nothing if the state is not
-    /// there. Runs on a thread that may block, one call at a time for each peer and a few calls in
-    /// total.
-    fn answer(&self, peer: &PeerInfo, request: snap::SnapRequest) -> snap::SnapResponse;
+    /// there. `None` while the state is being prepared: the call is repeated, and a state that is not
+    /// ready for long is not answered for. An answer with nothing would tell a peer never to ask for
+    /// this state again. Runs on a thread that may block, one call at a time for each peer and a few
+    /// calls in total.
+    fn answer(&self, peer: &PeerInfo, request: snap::SnapRequest) -> Option<snap::SnapResponse>;
 }
 
 /// Which peers may use `rchk`.

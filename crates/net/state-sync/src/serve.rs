@@ -16,29 +16,31 @@ pub const MAX_SNAP_LOOKUPS: usize = 1024;
 /// Longest time for trie nodes.
 const MAX_TIME: Duration = Duration::from_secs(5);
 
-/// The answer to a request for a part of `state`, which has the root that is asked for; `None` if
-/// the state does not have it, is not ready, or if codes are asked for.
+/// The answer to a request for a part of `state`, which has the root that is asked for; `NoTrie` if
+/// the state does not have it, or if codes are asked for.
 ///
 /// # Errors
 /// If the state cannot be read.
 pub fn answer_snap(
     state: &dyn RangeServer,
     request: &SnapRequest,
-) -> Result<Option<SnapResponse>, StateError> {
+) -> Result<RangeAnswer<SnapResponse>, StateError> {
     match request {
         SnapRequest::Accounts { first, last, bytes, .. } => accounts(state, *first, *last, *bytes),
         SnapRequest::Storage { accounts, first, last, bytes, .. } => {
             storage(state, accounts, [first, last], *bytes)
         }
-        SnapRequest::Nodes { paths, bytes, .. } => nodes(state, paths, *bytes).map(Some),
-        SnapRequest::Codes { .. } | SnapRequest::AccessLists { .. } => Ok(None),
+        SnapRequest::Nodes { paths, bytes, .. } => nodes(state, paths, *bytes),
+        SnapRequest::Codes { .. } | SnapRequest::AccessLists { .. } => Ok(RangeAnswer::NoTrie),
     }
 }
 
-fn found<T>(answer: RangeAnswer<T>) -> Option<T> {
+/// What was found, or the answer that there is none.
+fn found<T, A>(answer: RangeAnswer<T>) -> Result<T, RangeAnswer<A>> {
     match answer {
-        RangeAnswer::Found(found) => Some(found),
-        RangeAnswer::NoTrie | RangeAnswer::NotReady => None,
+        RangeAnswer::Found(found) => Ok(found),
+        RangeAnswer::NoTrie => Err(RangeAnswer::NoTrie),
+        RangeAnswer::NotReady => Err(RangeAnswer::NotReady),
     }
 }
 
@@ -47,7 +49,7 @@ fn accounts(
     first: B256,
     last: B256,
     bytes: u64,
-) -> Result<Option<SnapResponse>, StateError> {
+) -> Result<RangeAnswer<SnapResponse>, StateError> {
     let mut room = AnswerRoom::new(bytes.min(MAX_SNAP_BYTES));
     // An account that cannot be read ends the answer.
     let mut accounts = Vec::new();
@@ -60,8 +62,10 @@ fn accounts(
     };
     state.leaves(StateTrie::Accounts, first, &mut enough)?;
     let ends = [Some(first), accounts.last().map(|leaf| leaf.key)];
-    let proof = proof(state, StateTrie::Accounts, ends)?;
-    Ok(proof.map(|proof| SnapResponse::Accounts { accounts, proof }))
+    Ok(match found(proof(state, StateTrie::Accounts, ends)?) {
+        Ok(proof) => RangeAnswer::Found(SnapResponse::Accounts { accounts, proof }),
+        Err(none) => none,
+    })
 }
 
 fn storage(
@@ -69,7 +73,7 @@ fn storage(
     accounts: &[B256],
     [first, last]: [&Bytes; 2],
     bytes: u64,
-) -> Result<Option<SnapResponse>, StateError> {
+) -> Result<RangeAnswer<SnapResponse>, StateError> {
     // An answer may exceed the limit by a tenth, if a trie is whole then.
     let soft = bytes.min(MAX_SNAP_BYTES);
     let mut room = AnswerRoom::new(soft + soft / 10);
@@ -86,8 +90,9 @@ fn storage(
             is_cut = room.take(&leaf.value);
             is_cut || leaf.key >= last
         };
-        let Some(leaves) = found(state.leaves(trie, first, &mut enough)?) else {
-            return Ok(None);
+        let leaves = match found(state.leaves(trie, first, &mut enough)?) {
+            Ok(leaves) => leaves,
+            Err(none) => return Ok(none),
         };
         let end = leaves.last().map(|leaf| leaf.key);
         let is_partial = !first.is_zero() || is_cut || end.is_some_and(|end| end >= last);
@@ -95,11 +100,13 @@ fn storage(
             slots.push(leaves.into_iter().map(slot).collect());
         }
         if is_partial {
-            let Some(proof) = proof(state, trie, [Some(first), end])? else { return Ok(None) };
-            return Ok(Some(SnapResponse::Storage { slots, proof }));
+            return Ok(match found(proof(state, trie, [Some(first), end])?) {
+                Ok(proof) => RangeAnswer::Found(SnapResponse::Storage { slots, proof }),
+                Err(none) => none,
+            });
         }
     }
-    Ok(Some(SnapResponse::Storage { slots, proof: Vec::new() }))
+    Ok(RangeAnswer::Found(SnapResponse::Storage { slots, proof: Vec::new() }))
 }
 
 const LARGEST: B256 = B256::repeat_byte(0xff);
@@ -118,20 +125,23 @@ fn proof(
     state: &dyn RangeServer,
     trie: StateTrie,
     ends: [Option<B256>; 2],
-) -> Result<Option<Vec<Bytes>>, StateError> {
+) -> Result<RangeAnswer<Vec<Bytes>>, StateError> {
     let (mut seen, mut nodes) = (HashSet::new(), Vec::new());
     for key in ends.into_iter().flatten() {
-        let Some(path) = found(state.path(trie, key)?) else { return Ok(None) };
+        let path = match found(state.path(trie, key)?) {
+            Ok(path) => path,
+            Err(none) => return Ok(none),
+        };
         nodes.extend(path.into_iter().filter(|node| seen.insert(node.clone())));
     }
-    Ok(Some(nodes))
+    Ok(RangeAnswer::Found(nodes))
 }
 
 fn nodes(
     state: &dyn RangeServer,
     paths: &[TrieNodePaths],
     bytes: u64,
-) -> Result<SnapResponse, StateError> {
+) -> Result<RangeAnswer<SnapResponse>, StateError> {
     let (mut nodes, mut used) = (Vec::new(), 0);
     let begun = Instant::now();
     let all = paths.iter().flat_map(|of| match &of[..] {
@@ -145,15 +155,19 @@ fn nodes(
     for (trie, path) in all.take(MAX_SNAP_LOOKUPS) {
         // The answer ends with the first trie that is not there; an absent node is empty.
         let Some(trie) = trie else { break };
-        let Some(node) = found(state.node(trie, &nibbles(path))?) else { break };
-        let node = node.unwrap_or_default();
+        let node = match state.node(trie, &nibbles(path))? {
+            RangeAnswer::Found(node) => node.unwrap_or_default(),
+            RangeAnswer::NoTrie => break,
+            RangeAnswer::NotReady if nodes.is_empty() => return Ok(RangeAnswer::NotReady),
+            RangeAnswer::NotReady => break,
+        };
         used += node.len() as u64;
         nodes.push(node);
         if used > bytes.min(MAX_SNAP_BYTES) || begun.elapsed() > MAX_TIME {
             break;
         }
     }
-    Ok(SnapResponse::Nodes(nodes))
+    Ok(RangeAnswer::Found(SnapResponse::Nodes(nodes)))
 }
 
 /// The nibbles of a path in compact encoding (yellow paper, appendix C).

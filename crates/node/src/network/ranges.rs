@@ -8,6 +8,7 @@ use retrie_p2p::{
     snap::{SnapRequest, SnapResponse},
 };
 use retrie_pipeline::PipelineError;
+use retrie_state::RangeAnswer;
 use retrie_state_sync::{MAX_SNAP_BYTES, MAX_SNAP_LOOKUPS, answer_snap};
 
 /// The states of the engine's chain, for peers.
@@ -22,30 +23,38 @@ impl NodeSnapHandler {
         Self { live, states: RangeServers::default() }
     }
 
-    /// `None` if the state, or a part of it, is not there.
-    fn find(&self, request: &SnapRequest) -> Result<Option<SnapResponse>, PipelineError> {
+    /// `NoTrie` if the state, or a part of it, is not there.
+    fn find(&self, request: &SnapRequest) -> Result<RangeAnswer<SnapResponse>, PipelineError> {
         let view = self.live.view()?;
         let root = match request {
-            SnapRequest::Codes { hashes, bytes } => return codes(&view, hashes, *bytes).map(Some),
+            SnapRequest::Codes { hashes, bytes } => {
+                return codes(&view, hashes, *bytes).map(RangeAnswer::Found);
+            }
             SnapRequest::AccessLists { hashes, bytes } => {
-                return Ok(Some(access_lists(&view, hashes, *bytes)));
+                return Ok(RangeAnswer::Found(access_lists(&view, hashes, *bytes)));
             }
             SnapRequest::Accounts { root, .. }
             | SnapRequest::Storage { root, .. }
             | SnapRequest::Nodes { root, .. } => root,
         };
-        let Some(state) = self.states.state(&view, *root)? else { return Ok(None) };
+        let Some(state) = self.states.state(&view, *root)? else {
+            return Ok(RangeAnswer::NoTrie);
+        };
         Ok(answer_snap(&*state, request)?)
     }
 }
 
 impl SnapRequestHandler for NodeSnapHandler {
-    fn answer(&self, _: &PeerInfo, request: SnapRequest) -> SnapResponse {
+    fn answer(&self, _: &PeerInfo, request: SnapRequest) -> Option<SnapResponse> {
         let found = self.find(&request).unwrap_or_else(|error| {
             tracing::warn!(%error, "a part of a state cannot be read for a peer");
-            None
+            RangeAnswer::NoTrie
         });
-        found.unwrap_or_else(|| request.empty_answer())
+        match found {
+            RangeAnswer::Found(found) => Some(found),
+            RangeAnswer::NoTrie => Some(request.empty_answer()),
+            RangeAnswer::NotReady => None,
+        }
     }
 }
 

@@ -56,8 +56,8 @@ impl StateRequestHandler for EmptyRequestHandler {
 }
 
 impl SnapRequestHandler for EmptyRequestHandler {
-    fn answer(&self, _: &PeerInfo, request: SnapRequest) -> SnapResponse {
-        request.empty_answer()
+    fn answer(&self, _: &PeerInfo, request: SnapRequest) -> Option<SnapResponse> {
+        Some(request.empty_answer())
     }
 }
 

@@ -43,8 +43,10 @@ const LARGEST_KIB: u32 = 16 << 10;
 /// KiB of answers that a peer may get: a second, and at once.
 const SERVED_KIB: (u32, u32) = (32 << 10, 64 << 10);
 
-/// How often to try whether a state is ready, before the peer is told to ask again.
-const TRIES: usize = 8;
+/// How often to try whether a state is ready: before the peer is told to ask again (`rchk`), or is not
+/// answered (`snap`, which has no such words; geth waits up to a minute, and asks again).
+const RCHK_TRIES: usize = 8;
+const SNAP_TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// The limits on the answers for all peers. Unknown peers cannot use the lane of the peers that the
@@ -107,9 +109,12 @@ impl StateRequest {
                 Some((OutgoingMessage { id: info.rchk_base()? + id, payload }, is_busy))
             }
             Self::Snap(request) => {
+                let empty = request.empty_answer();
                 let response = by.ranges.as_ref()?.answer(info, request);
+                let is_busy = response.is_none();
+                let response = response.unwrap_or(empty);
                 let (id, payload) = SnapMessage::Response(number, response).encode();
-                Some((OutgoingMessage { id: info.snap_base()? + id, payload }, false))
+                Some((OutgoingMessage { id: info.snap_base()? + id, payload }, is_busy))
             }
         }
     }
@@ -173,14 +178,19 @@ pub(super) async fn serve(
     std::future::pending().await
 }
 
-/// Answers a request. Tries for a while if the state is being prepared.
+/// Answers a request. Tries for a while if the state is being prepared. `None` if the peer gets no
+/// answer.
 async fn answer(
     lane: &ServeLane,
     handlers: &RequestHandlers,
     info: &Arc<PeerInfo>,
     asked: NumberedRequest,
 ) -> Option<(OutgoingMessage, OwnedSemaphorePermit)> {
-    for _ in 1..TRIES {
+    let (tries, says_busy) = match asked.1 {
+        StateRequest::Rchk(_) => (RCHK_TRIES, true),
+        StateRequest::Snap(_) => (SNAP_TRIES, false),
+    };
+    for _ in 1..tries {
         let made = attempt(lane, handlers.clone(), info.clone(), asked.clone()).await?;
         if !made.is_busy {
             return Some((made.outgoing, made.room));
@@ -190,7 +200,7 @@ async fn answer(
         tokio::time::sleep(PAUSE).await;
     }
     let made = attempt(lane, handlers.clone(), info.clone(), asked).await?;
-    Some((made.outgoing, made.room))
+    (says_busy || !made.is_busy).then_some((made.outgoing, made.room))
 }
 
 struct AnswerAttempt {

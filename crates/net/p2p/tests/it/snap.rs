@@ -11,33 +11,48 @@ use retrie_p2p::{
     snap::{SnapMessage, SnapRequest, SnapResponse, SnapVersion},
     testkit::local::{config, enode, eventually, node},
 };
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 /// The ids of `snap` follow those of eth/71.
 const SNAP: u8 = BASE_MESSAGES + 0x14;
 
 /// Has access lists of 100 bytes, of the blocks whose hash begins with 1.
-#[derive(Debug)]
-struct AccessListResponder;
+#[derive(Debug, Default)]
+struct AccessListResponder {
+    /// How often it still says that it is not ready.
+    preparing: AtomicUsize,
+}
 
 fn list(hash: &B256) -> Option<Bytes> {
     (hash[0] == 1).then(|| [&[0xf8, 98][..], &[hash[31]; 98]].concat().into())
 }
 
 impl SnapRequestHandler for AccessListResponder {
-    fn answer(&self, _: &PeerInfo, request: SnapRequest) -> SnapResponse {
-        match &request {
+    fn answer(&self, _: &PeerInfo, request: SnapRequest) -> Option<SnapResponse> {
+        let one_less = |left: usize| left.checked_sub(1);
+        if self.preparing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+            return None;
+        }
+        Some(match &request {
             SnapRequest::AccessLists { hashes, bytes } => {
                 let lists = serve::access_lists(hashes, *bytes as usize, |hash| Ok(list(hash)));
                 SnapResponse::AccessLists(lists)
             }
             _ => request.empty_answer(),
-        }
+        })
     }
 }
 
 fn server(snap_versions: &[SnapVersion]) -> StartedNetwork {
-    let ranges = Some(Arc::new(AccessListResponder) as Arc<dyn SnapRequestHandler>);
+    server_that_prepares(0, snap_versions)
+}
+
+fn server_that_prepares(rounds: usize, snap_versions: &[SnapVersion]) -> StartedNetwork {
+    let responder = AccessListResponder { preparing: AtomicUsize::new(rounds) };
+    let ranges = Some(Arc::new(responder) as Arc<dyn SnapRequestHandler>);
     node(NetworkConfig { ranges, snap_versions: snap_versions.to_vec(), ..config() })
 }
 
@@ -112,6 +127,18 @@ fn both_sides_use_the_newest_version_that_both_offer() {
     let answer = ask(lists_of(vec![hash(2, 7), hash(1, 8)], 1 << 20));
     assert_eq!(answer, Ok(SnapResponse::AccessLists(vec![None, list(&hash(1, 8))])));
     assert_eq!(ask(nodes()), Err(RequestError::UnsupportedSnap(Snap2)));
+}
+
+/// Regression: while a state was prepared, geth got answers with nothing, and asked for it never again.
+#[test]
+fn a_peer_waits_for_a_state_that_is_prepared() {
+    let one = server_that_prepares(4, &SnapVersion::ALL);
+    one.manager.runtime().clone().block_on(async {
+        let (mut mouth, _) = speak(&one, &[1, 2]).await;
+        say(&mut mouth, SnapMessage::Request(7, lists_of(vec![hash(1, 5)], 1000))).await;
+        let lists = SnapResponse::AccessLists(vec![list(&hash(1, 5))]);
+        assert_eq!(hear(&mut mouth, SnapVersion::Snap2).await, SnapMessage::Response(7, lists));
+    });
 }
 
 #[test]

@@ -12,7 +12,7 @@ use retrie_p2p::{
 };
 use retrie_state::{
     Account, AccountPostValues, AnyBackend, BackendKey, BlockRef, DeltaBuilder, KeyForm,
-    RangeChanges, RangeServer, StateKey, StateValue, decode_slot, encode_slot,
+    RangeAnswer, RangeChanges, RangeServer, StateKey, StateValue, decode_slot, encode_slot,
 };
 use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use retrie_state_sync::{
@@ -252,7 +252,7 @@ impl std::fmt::Debug for SnapServer {
 }
 
 impl SnapRequestHandler for SnapServer {
-    fn answer(&self, _: &PeerInfo, request: SnapRequest) -> SnapResponse {
+    fn answer(&self, _: &PeerInfo, request: SnapRequest) -> Option<SnapResponse> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let mut request = request;
         if self.lie == SnapLie::Shifts
@@ -272,7 +272,11 @@ impl SnapRequestHandler for SnapServer {
             | SnapRequest::Storage { root, .. }
             | SnapRequest::Nodes { root, .. } => {
                 assert_eq!(*root, self.root);
-                answer_snap(&*self.state, &request).unwrap()
+                match answer_snap(&*self.state, &request).unwrap() {
+                    RangeAnswer::Found(found) => Some(found),
+                    RangeAnswer::NoTrie => None,
+                    RangeAnswer::NotReady => return None,
+                }
             }
         };
         let mut answer = answer.unwrap_or_else(|| request.empty_answer());
@@ -291,7 +295,7 @@ impl SnapRequestHandler for SnapServer {
                 each_list(&mut answer, |list| list.truncate(list.len().div_ceil(9)))
             }
         }
-        answer
+        Some(answer)
     }
 }
 
