@@ -1,12 +1,12 @@
 //! Registration of `cole` and `cole-sync`: flags and the verifier of proofs.
 
 use crate::{ColeParams, verify_versions};
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
 use alloy_primitives::B256;
 use core::ops::RangeInclusive;
 use retrie_state::{
     BackendKey, HashId, ProofError, StateValue, ValueVersion,
-    descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
+    descriptor::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier},
 };
 
 const NAME: &str = "cole";
@@ -19,7 +19,9 @@ pub static PROOF_FORMATS: &[ProofFormat] = &[ProofFormat {
     hash: HashId::Blake2b256,
     has_ethereum_root: false,
     shows_history: true,
-    verifier: None,
+    verifier: FormatVerifier::UnderParams(|bytes| {
+        Some(Arc::new(ColeParams::from_digest(&B256::try_from(bytes).ok()?)?))
+    }),
 }];
 
 impl ProofVerifier for ColeParams {

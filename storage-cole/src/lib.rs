@@ -40,7 +40,7 @@
 //! | `hash`, `shown_tree`, `filter`, `multi_proof` | hashes under the root; trees in proofs; Bloom filters; multi-proofs |
 //! | `params`, `descriptor` | parameters; flags and registration |
 //! | `memory` | the memory level, whole or compacted |
-//! | `run` | runs: files, learned models, trees, merges |
+//! | `run` | runs: files, learned models, trees, merges; [`ComparedRun`], to measure the index |
 //! | `levels` | the memory level and the runs; checkpoints and jobs |
 //! | `state` | the structure in memory of a block's state |
 //! | `record` | row encodings: pairs in memory, manifest |
@@ -84,6 +84,8 @@ mod state;
 
 #[cfg(feature = "std")]
 pub use backend::Cole;
+#[cfg(feature = "std")]
+pub use run::{ComparedRun, PageSearch, PagesRead, RunPair};
 #[cfg(feature = "std")]
 pub use state::ColeState;
 

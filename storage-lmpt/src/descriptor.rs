@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
     BackendKey, HashId, ProofError, StateValue,
-    descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
+    descriptor::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier},
 };
 
 /// Name of the backend.
@@ -43,7 +43,7 @@ pub static PROOF_FORMATS: &[ProofFormat] = &[ProofFormat {
     hash: HashId::Keccak256,
     has_ethereum_root: false,
     shows_history: false,
-    verifier: Some(&LmptVerifier),
+    verifier: FormatVerifier::Fixed(&LmptVerifier),
 }];
 
 #[cfg(feature = "std")]

@@ -22,7 +22,9 @@ mod tests;
 mod vector;
 
 #[cfg(feature = "std")]
-pub(crate) use vector::{commit, node_count, node_index, open_sparse, proof_tree};
+pub(crate) use vector::{
+    commit, node_count, node_index, open_sparse, proof_tree, upper_node, upper_trees,
+};
 
 use alloc::vec::Vec;
 use ark_bn254::Fr;

@@ -14,26 +14,29 @@
 //! An AMT contains versions of its sub-AMTs and not their commitments. So all changes are known
 //! before any new commitment, and the additions of all levels are one batch with shared inversions.
 
+mod amts;
+mod slots;
+
 use crate::{
     hash, merkle,
     params::LvmtParams,
-    point::{G1Point, sum},
-    proof_tree::{ProofTree, RootRise, TreeGrowth},
+    point::sum,
     record::{
-        AMTS, BLOCKS, BlockRow, EntryPath, KEY_SLOTS, KEYS, KeyRecord, LvmtMeta, META, META_KEY,
-        NAME, RANGE, SLOTS, SubAmt, TREES, TuplePosition, VERSION_END, amt_key, check_path,
-        corrupt, group_key, range_key, slot_key,
+        BLOCKS, BlockRow, EntryPath, KEYS, KeyRecord, LvmtMeta, META, META_KEY, NAME, RANGE,
+        SubAmt, TREES, TuplePosition, VERSION_END, check_path, corrupt, group_key, range_key,
     },
-    second_level::{LevelArray, LevelLog, VersionRise},
+    second_level::{LevelArray, VersionRise},
     shard::ProofShard,
     state::{ApplyBase, LvmtState},
 };
 use alloy_primitives::{B256, Bytes};
-use hashbrown::HashMap;
-use retrie_state::{
-    ApplyContext, BackendChange, BackendDelta, BackendKey, EncodedKey, NodeWrite, StateError,
+use amts::TouchedAmts;
+use retrie_state::{ApplyContext, BackendChange, BackendDelta, EncodedKey, NodeWrite, StateError};
+use slots::RootSlots;
+use std::{
+    hint::black_box,
+    sync::{Arc, OnceLock},
 };
-use std::{hint::black_box, sync::Arc};
 
 /// Applies `delta` to the state `parent`. Returns the new root and structure.
 pub(crate) fn apply(
@@ -52,12 +55,21 @@ pub(crate) fn apply(
     }
     meta.blocks += 1;
 
+    let mut slots = RootSlots::new(base);
     let (block, old_records) =
-        BlockChange::raise_versions(params, view, parent, &mut meta, number, delta)?;
+        BlockChange::raise_versions(params, view, parent, (&mut meta, &mut slots), number, delta)?;
     warm(params, &base.second, &block.writes);
     let mut amts = TouchedAmts::above(&block.writes, view, params, parent)?;
     let leaves = block.leaf_count(&amts)?;
-    let growth = parent.tree.as_ref().and_then(|tree| amts.add_growth(tree));
+    let rises: Vec<VersionRise<u16>> = match parent.sub_trees {
+        Some(_) => amts.second_rises().collect(),
+        None => Vec::new(),
+    };
+    let growth = parent.tree.as_ref().and_then(|tree| tree.growth(params, &amts.bumps));
+    let nodes = growth.as_ref().map_or(0..0, |growth| amts.append(growth.old(), &growth.terms));
+    let sub_growth = parent.sub_trees.as_ref().map(|trees| trees.growth(params, &rises));
+    let sub_nodes =
+        sub_growth.as_ref().map_or(0..0, |growth| amts.append(growth.old(), &growth.terms));
 
     let keys = block.writes.len();
     let (tree, written) =
@@ -86,12 +98,17 @@ pub(crate) fn apply(
     view.replace(META, META_KEY, old, Some(meta.encode().into()))?;
 
     let root = root_of(&meta, &range_top);
-    let nodes = &amts.points[amts.ways.len()..];
-    let proof_tree = parent.tree.as_ref().map(|tree| {
-        let growth = growth.map(|growth| (growth, nodes));
+    let tree = parent.tree.as_ref().map(|tree| {
+        let growth = growth.map(|growth| (growth, &amts.points[nodes]));
         tree.child(params, growth, amts.bumps, context, view.as_read())
     });
-    let child = parent.child(meta, ApplyBase { second, log, range }, proof_tree, collection);
+    let sub_trees = parent.sub_trees.as_ref().zip(sub_growth).map(|(trees, growth)| {
+        let growth = (growth, &amts.points[sub_nodes]);
+        trees.child(params, growth, &rises, parent.meta.keys, context, view.as_read())
+    });
+    let occupied = slots.finish().map_or_else(OnceLock::new, OnceLock::from);
+    let base = ApplyBase { second, log, range, occupied };
+    let child = parent.child(meta, base, (tree, sub_trees), collection);
     parent.memo.clear();
     Ok((root, child))
 }
@@ -142,15 +159,14 @@ impl<'a> BlockChange<'a> {
         params: &LvmtParams,
         view: &mut dyn NodeWrite,
         parent: &LvmtState,
-        meta: &mut LvmtMeta,
+        (meta, slots): (&mut LvmtMeta, &mut RootSlots<'_>),
         number: u64,
         delta: &'a BackendDelta,
     ) -> Result<(Self, Vec<Option<Bytes>>), StateError> {
-        let second = &parent.apply_base(params, view.as_read())?.second;
         let mut writes = Vec::with_capacity(delta.changes().len());
         let mut old_records = Vec::with_capacity(delta.changes().len());
         for change in delta.changes() {
-            let (write, record) = raise_version(params, view, parent, second, meta, change)?;
+            let (write, record) = raise_version(params, view, parent, slots, meta, change)?;
             writes.push(write);
             old_records.push(record);
         }
@@ -265,7 +281,7 @@ fn raise_version(
     params: &LvmtParams,
     view: &mut dyn NodeWrite,
     parent: &LvmtState,
-    second: &LevelArray,
+    slots: &mut RootSlots<'_>,
     meta: &mut LvmtMeta,
     change: &BackendChange,
 ) -> Result<(KeyWrite, Option<Bytes>), StateError> {
@@ -275,7 +291,7 @@ fn raise_version(
         None => view.get(KEYS, &key)?,
     };
     let Some(row) = row else {
-        let (way, slot) = allocate(params, view, second, &change.key, &key)?;
+        let (way, slot) = slots::allocate(params, view, slots, &change.key, &key)?;
         meta.keys += 1;
         meta.dead += u64::from(change.next.is_none());
         return Ok((KeyWrite { key, way, slot, version: 1 }, None));
@@ -308,43 +324,8 @@ fn warm(params: &LvmtParams, second: &LevelArray, writes: &[KeyWrite]) {
     };
     black_box(writes.iter().map(load).fold(0, u64::wrapping_add));
     let is_below = |write: &&KeyWrite| write.way.len() > 1;
-    second.warm(writes.iter().filter(is_below).map(|write| write.way[0]));
-}
-
-/// The first vacant slot on the path of a key. Slots are never freed, so this is always the lowest
-/// free slot of the highest entry that has one. Absence proofs rest on this.
-fn allocate(
-    params: &LvmtParams,
-    view: &mut dyn NodeWrite,
-    second: &LevelArray,
-    key: &BackendKey,
-    encoded: &[u8],
-) -> Result<(EntryPath, u8), StateError> {
-    let location = hash::location(encoded);
-    let height = params.height();
-    let mut way = EntryPath::root();
-    for level in 0.. {
-        let entry =
-            hash::entry_of(&location, height, level).ok_or_else(|| StateError::Exhausted {
-                backend: NAME,
-                what: format!("the number of levels on the path of {key}"),
-                limit: level as u64,
-            })?;
-        // The height is at most 16, so an entry has at most 16 bits.
-        way.push(entry as u16);
-        // An entry with a sub-AMT is full.
-        if level == 0 && second.get(entry as u16).version > 0 {
-            continue;
-        }
-        for slot in KEY_SLOTS {
-            let at = slot_key(&way, slot);
-            if view.get(SLOTS, &at)?.is_none() {
-                view.replace(SLOTS, &at, None, Some(Bytes::copy_from_slice(encoded)))?;
-                return Ok((way, slot));
-            }
-        }
-    }
-    unreachable!("levels end with the hash")
+    let entries = writes.iter().filter(is_below).map(|write| write.way[0].into());
+    second.warm(entries, |amt| amt.version);
 }
 
 fn next_version(version: u64, of: impl Fn() -> String) -> Result<u64, StateError> {
@@ -354,159 +335,6 @@ fn next_version(version: u64, of: impl Fn() -> String) -> Result<u64, StateError
         return Err(StateError::Exhausted { backend: NAME, what, limit: VERSION_END - 1 });
     }
     Ok(next)
-}
-
-/// The AMTs that a block changes, the root AMT first.
-struct TouchedAmts<'a> {
-    params: &'a LvmtParams,
-    parent: &'a LvmtState,
-    index: HashMap<EntryPath, u32>,
-    ways: Vec<EntryPath>,
-    before: Vec<SubAmt>,
-    /// The commitments of the AMTs, then the nodes of the proof tree that change.
-    points: Vec<G1Point>,
-    /// Pairs of an index into `points` and a point to add.
-    terms: Vec<(u32, G1Point)>,
-    /// Versions of the root AMT that rise.
-    bumps: Vec<RootRise>,
-    /// Versions of the second level that rise.
-    rises: Vec<VersionRise<u32>>,
-}
-
-impl<'a> TouchedAmts<'a> {
-    /// The AMTs on the paths of `writes`.
-    fn above(
-        writes: &[KeyWrite],
-        view: &dyn NodeWrite,
-        params: &'a LvmtParams,
-        parent: &'a LvmtState,
-    ) -> Result<Self, StateError> {
-        let mut amts = Self {
-            params,
-            parent,
-            index: HashMap::from([(EntryPath::root(), 0)]),
-            ways: vec![EntryPath::root()],
-            before: vec![SubAmt::NONE],
-            points: vec![parent.meta.commitment],
-            terms: Vec::new(),
-            bumps: Vec::new(),
-            rises: Vec::new(),
-        };
-        for write in writes {
-            if let Some((entry, above)) = write.way.split_last() {
-                let amt = amts.touch(view, above)?;
-                amts.bump(amt, entry, write.slot);
-            }
-        }
-        Ok(amts)
-    }
-
-    /// The number of the AMT at the path `way`. At the first call for an AMT its version rises:
-    /// slot 0 of the entry above.
-    fn touch(&mut self, view: &dyn NodeWrite, way: &[u16]) -> Result<u32, StateError> {
-        if let Some(at) = self.index.get(way) {
-            return Ok(*at);
-        }
-        let at = self.ways.len() as u32;
-        let amt = self.parent.amt(self.params, view.as_read(), way)?;
-        let way = EntryPath::new(way);
-        next_version(amt.version, || format!("the AMT {way}"))?;
-        self.index.insert(way.clone(), at);
-        self.before.push(amt);
-        self.points.push(amt.commitment);
-        self.ways.push(way.clone());
-        if let Some((entry, above)) = way.split_last() {
-            let above = self.touch(view, above)?;
-            self.bump(above, entry, 0);
-        }
-        Ok(at)
-    }
-
-    /// Raises a version of AMT `at` by one (paper, section 5: no multiplication).
-    fn bump(&mut self, at: u32, entry: u16, slot: u8) {
-        self.terms.push((at, *self.params.increment(entry.into(), slot.into())));
-        match self.ways[at as usize].len() {
-            0 => self.bumps.push(RootRise { entry, slot }),
-            1 => self.rises.push(VersionRise { of: at, entry, slot }),
-            _ => {}
-        }
-    }
-
-    /// Adds the increments of the proof tree's nodes to the same batch.
-    fn add_growth(&mut self, tree: &ProofTree) -> Option<TreeGrowth> {
-        let growth = tree.growth(self.params, &self.bumps)?;
-        let own = self.points.len() as u32;
-        self.terms.extend(growth.terms.iter().map(|(node, point)| (own + node, *point)));
-        self.points.extend(growth.nodes.iter().map(|node| *growth.base(*node)));
-        Some(growth)
-    }
-
-    /// The sub-AMTs that change, with their new content: deepest level first, within a level by
-    /// path. Their tuples follow the tuples of `keys` keys. The root AMT has no tuple.
-    fn changed(&self, block: u64, keys: usize) -> Vec<(usize, SubAmt)> {
-        let mut order: Vec<usize> = (1..self.ways.len()).collect();
-        order.sort_unstable_by(|a, b| {
-            let (a, b) = (&self.ways[*a], &self.ways[*b]);
-            b.len().cmp(&a.len()).then_with(|| a.cmp(b))
-        });
-        let amt = |(n, at): (usize, usize)| {
-            let position = TuplePosition { block, leaf: (keys + n) as u32 };
-            let version = self.before[at].version + 1;
-            (at, SubAmt { version, position, commitment: self.points[at] })
-        };
-        order.into_iter().enumerate().map(amt).collect()
-    }
-
-    /// How many of `changed` did not exist before the block.
-    fn new_count(&self, changed: &[(usize, SubAmt)]) -> u64 {
-        changed.iter().filter(|(at, _)| self.before[*at].version == 0).count() as u64
-    }
-
-    /// Writes the rows of `changed` AMTs below the second level.
-    fn write_rows(
-        &self,
-        view: &mut dyn NodeWrite,
-        changed: &[(usize, SubAmt)],
-    ) -> Result<(), StateError> {
-        let row = |amt: &SubAmt| {
-            let mut row = Vec::new();
-            amt.encode(&mut row);
-            Bytes::from(row)
-        };
-        for (at, amt) in changed {
-            let old = (self.before[*at].version > 0).then(|| row(&self.before[*at]));
-            view.replace(AMTS, &amt_key(&self.ways[*at]), old, Some(row(amt)))?;
-        }
-        Ok(())
-    }
-
-    /// Writes the `changed` AMTs of the second level as those of block `number`; `leaf` is the leaf
-    /// of the first one's tuple. Returns the level after the block, and its log.
-    fn write_second_level(
-        &self,
-        view: &mut dyn NodeWrite,
-        base: &ApplyBase,
-        changed: &[(usize, SubAmt)],
-        number: u64,
-        leaf: u32,
-    ) -> Result<(LevelArray, LevelLog), StateError> {
-        let mut number_of = vec![0; self.ways.len()];
-        (0u16..).zip(changed).for_each(|(n, (at, _))| number_of[*at] = n);
-        let rise = |&VersionRise { of, entry, slot }: &VersionRise<u32>| VersionRise {
-            of: number_of[of as usize],
-            entry,
-            slot,
-        };
-        let rises = self.rises.iter().map(rise).collect();
-        let entries: Vec<u16> = changed.iter().map(|(at, _)| self.ways[*at][0]).collect();
-        let is_first = self.parent.meta.blocks == 0;
-        let log = if is_first { LevelLog::new(number) } else { base.log };
-        let amts = changed.iter().map(|(at, amt)| (self.ways[*at][0], *amt)).collect();
-        let second = base.second.child(amts);
-        let at = (self.params.height(), number);
-        let log = log.step(view, at, &second, leaf, entries, rises)?;
-        Ok((second, log))
-    }
 }
 
 /// Rows that are written one behind the other, several in one allocation. An allocation for each

@@ -7,11 +7,10 @@
 use crate::{
     amt,
     apply::root_of,
-    hash,
+    entries, hash,
     merkle::{GROUP, MerkleGroup, group_size, levels},
     params::LvmtParams,
     point::G1Point,
-    proof_tree,
     record::{
         AMTS, BLOCKS, BlockRow, EntryPath, KEY_SLOTS, KEYS, KeyRecord, LvmtMeta, META, RANGE,
         SLOTS, SubAmt, TREES, TuplePosition, check_path, corrupt, group_key, range_key,
@@ -121,7 +120,7 @@ impl RowCheck<'_> {
                     format!("slot {slot} of entry {way} is occupied, the one before free"),
                 );
             }
-            match proof_tree::occupant(self.view, &row) {
+            match entries::occupant(self.view, &row) {
                 Ok((_, record)) if (&record.way, record.slot) == (&way, slot) => {}
                 Ok((key, _)) => self.bad(SLOTS, format!("{key} is not in slot {slot} of {way}")),
                 Err(fault) => (self.report)(fault),
@@ -144,7 +143,7 @@ impl RowCheck<'_> {
         for entry in 0..1u32 << self.params.height() {
             // The height is at most 16, so an entry has at most 16 bits.
             let (entry, way) = (entry as u16, EntryPath::new(&[entry as u16]));
-            let amt = second.get(entry);
+            let amt = second.get(entry.into());
             if amt.version > 0 {
                 amts += 1;
                 self.amt(state, CHUNKS, &way, amt, &second)?;
@@ -202,8 +201,7 @@ impl RowCheck<'_> {
         commitment: G1Point,
         second: &LevelArray,
     ) -> Result<(), StateError> {
-        let entries =
-            proof_tree::entries_of(self.params.height(), self.view, second, way, &|| Ok(()));
+        let entries = entries::entries_of(self.params.height(), self.view, second, way, &|| Ok(()));
         // A wrong slot was reported above.
         let Ok(entries) = entries else { return Ok(()) };
         if amt::commit(self.params, &entries) != commitment {

@@ -2,11 +2,11 @@
 //! parameters.
 
 use crate::{VerifierParams, verify};
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
 use alloy_primitives::B256;
 use retrie_state::{
     BackendKey, HashId, ProofError, StateValue,
-    descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
+    descriptor::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier},
 };
 
 const NAME: &str = "lvmt";
@@ -18,7 +18,9 @@ pub static PROOF_FORMATS: &[ProofFormat] = &[ProofFormat {
     hash: HashId::Blake2b256,
     has_ethereum_root: false,
     shows_history: false,
-    verifier: None,
+    verifier: FormatVerifier::UnderParams(|bytes| {
+        Some(Arc::new(VerifierParams::from_bytes(bytes)?))
+    }),
 }];
 
 impl ProofVerifier for VerifierParams {

@@ -47,9 +47,11 @@
 //! | `descriptor` | flags and registration of the backend |
 //! | `merkle` | Merkle trees in groups of 32, pruned groups, multi-proofs, the range |
 //! | `record` | row encodings |
-//! | `second_level` | rows of the second level, and its array in memory |
-//! | `state`, `proof_tree` | a block's state in memory; the root AMT's proof tree |
-//! | `cache` | arrays that share chunks; records read before |
+//! | `second_level` | rows of the second level |
+//! | `state` | a block's state in memory |
+//! | `proof_tree`, `sub_trees` | the proof trees of the root AMT and of the second level |
+//! | `cache`, `state_array` | arrays that share chunks, records read before; arrays that all states share |
+//! | `entries` | the entries of AMTs, read from rows |
 //! | `backend` | the implementation of `Backend` |
 //! | `apply`, `load` | applying a delta; bulk load |
 //! | `garbage` | garbage collection of the Merkle trees |
@@ -78,6 +80,8 @@ mod cache;
 #[cfg(feature = "std")]
 mod check;
 #[cfg(feature = "std")]
+mod entries;
+#[cfg(feature = "std")]
 mod garbage;
 #[cfg(feature = "std")]
 mod load;
@@ -91,6 +95,10 @@ mod second_level;
 mod shard;
 #[cfg(feature = "std")]
 mod state;
+#[cfg(feature = "std")]
+mod state_array;
+#[cfg(feature = "std")]
+mod sub_trees;
 
 #[cfg(feature = "std")]
 pub use backend::{Lvmt, LvmtError};

@@ -10,35 +10,20 @@
 //! change from block to block. There are few versions below each of them, so a proof computes those
 //! on its path from rows.
 //!
-//! Sub-AMTs need no tree: they are sparse, and [`amt::open_sparse`] computes an opening from their
-//! few entries.
+//! The trees of the sub-AMTs: `sub_trees`.
 
 use crate::{
     amt,
     cache::SharedArray,
+    entries::{NodeEntries, PausePoint, root_entries},
     hash,
     params::LvmtParams,
     point::{G1Point, sum},
-    record::{
-        AMTS, KEYS, KeyRecord, RowKey, SLOTS, SubAmt, amts_below, check_path, corrupt,
-        read_amt_key, read_slot_key, slots_of_amt,
-    },
     second_level::{LevelArray, StoredLevel},
     shard::ProofShard,
 };
-use alloy_primitives::B256;
-use retrie_state::{
-    ApplyContext, BackendKey, BackgroundJob, JobHandle, KeyRange, NodeRead, ScanDirection,
-    StateError, prefix_end,
-};
-use std::{
-    collections::BTreeMap,
-    ops::Range,
-    sync::{Arc, OnceLock, Weak},
-};
-
-/// The six versions of an entry: of its sub-AMT, then of its keys.
-pub(crate) type EntryVersions = [u64; 6];
+use retrie_state::{ApplyContext, BackgroundJob, JobHandle, NodeRead, StateError};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A version of the root AMT that rose by one.
 #[derive(Clone, Copy, Debug)]
@@ -107,15 +92,15 @@ const MAX_PASSED_BLOCKS: usize = 4096;
 pub(crate) struct TreeGrowth {
     base: SharedArray<G1Point>,
     /// The nodes that change, in the order of their first change.
-    pub(crate) nodes: Vec<u32>,
+    nodes: Vec<u32>,
     /// Pairs of an index into `nodes` and a point to add.
     pub(crate) terms: Vec<(u32, G1Point)>,
 }
 
 impl TreeGrowth {
-    /// The point of node `node` before the block.
-    pub(crate) fn base(&self, node: u32) -> &G1Point {
-        self.base.get(node as usize)
+    /// The points of `nodes` before the block.
+    pub(crate) fn old(&self) -> impl Iterator<Item = G1Point> {
+        self.nodes.iter().map(|node| *self.base.get(*node as usize))
     }
 }
 
@@ -345,24 +330,15 @@ impl ProofTree {
             let index = amt::node_index(height, self.bits, self.prefix, depth, entry.into())?;
             Some(*nodes.get(index))
         };
-        // The node whose entries were read last: its first entry, and the entries below it.
-        let mut below: Option<(u32, Vec<(u32, EntryVersions)>)> = None;
+        let mut below = NodeEntries::default();
         let way = |entry: &u16| {
             // The deepest of these nodes tells whether the entry is in the shard.
             let upper = (0..u32::from(depths)).map(|depth| node(depth, *entry));
             let Some(mut way) = upper.collect::<Option<Vec<G1Point>>>() else { return Ok(None) };
             if depths < height {
-                let entry = u32::from(*entry);
-                let first = entry >> (height - depths) << (height - depths);
-                let (_, entries) = match below.take() {
-                    Some(below) if below.0 == first => below,
-                    _ => {
-                        let range = first..first + (1 << (height - depths));
-                        (first, entries_in(height, view, second, &[], range, &|| Ok(()))?)
-                    }
-                };
-                way.extend(amt::open_sparse(params, &entries, entry, depths));
-                below = Some((first, entries));
+                way.extend(below.open(params, depths, (*entry).into(), |range| {
+                    root_entries(height, view, second, range, &|| Ok(()))
+                })?);
             }
             Ok(Some(way))
         };
@@ -402,96 +378,9 @@ fn make(
     prefix: u32,
     view: &dyn NodeRead,
     second: &LevelArray,
-    pause: &dyn Fn() -> Result<(), StateError>,
+    pause: PausePoint<'_>,
 ) -> Result<Vec<G1Point>, StateError> {
-    let entries = entries_of(params.height(), view, second, &[], pause)?;
+    let height = params.height();
+    let entries = root_entries(height, view, second, 0..1 << height, pause)?;
     amt::proof_tree(params, &entries, bits, prefix, &mut || pause())
-}
-
-/// The entries of the AMT at the path `way` that are not zero, in order, in a state with this
-/// second level.
-pub(crate) fn entries_of(
-    height: u8,
-    view: &dyn NodeRead,
-    second: &LevelArray,
-    way: &[u16],
-    pause: &dyn Fn() -> Result<(), StateError>,
-) -> Result<Vec<(u32, EntryVersions)>, StateError> {
-    entries_in(height, view, second, way, 0..1 << height, pause)
-}
-
-/// The entries of the AMT at the path `way` that are in `range` and not zero, in order.
-fn entries_in(
-    height: u8,
-    view: &dyn NodeRead,
-    second: &LevelArray,
-    way: &[u16],
-    range: Range<u32>,
-    pause: &dyn Fn() -> Result<(), StateError>,
-) -> Result<Vec<(u32, EntryVersions)>, StateError> {
-    let mut entries = BTreeMap::<u32, EntryVersions>::new();
-    let bounds = |of_amt: RowKey| {
-        let entry =
-            |entry: u32| Some([&of_amt[..], &u16::try_from(entry).ok()?.to_be_bytes()].concat());
-        let is_whole = range == (0..1 << height);
-        let start = if is_whole { None } else { entry(range.start) };
-        let end = if is_whole { None } else { entry(range.end) };
-        (start.unwrap_or_else(|| of_amt.to_vec()), end.or_else(|| prefix_end(&of_amt)))
-    };
-    let (start, end) = bounds(slots_of_amt(way));
-    let rows = KeyRange { start: &start, end: end.as_deref() };
-    for (n, row) in view.scan(SLOTS, rows, ScanDirection::Forward)?.enumerate() {
-        if n % 1024 == 0 {
-            pause()?;
-        }
-        let (key, row) = row?;
-        let (way, slot) = read_slot_key(&key)
-            .ok_or_else(|| corrupt(SLOTS, format!("row {key} names no slot")))?;
-        check_path(height, &way, SLOTS)?;
-        let Some((entry, _)) = way.split_last() else { continue };
-        let record = occupant(view, &row)?.1;
-        entries.entry(entry.into()).or_default()[usize::from(slot)] = record.version;
-    }
-    if way.is_empty() {
-        for entry in range {
-            // The height is at most 16, so an entry has at most 16 bits.
-            let version = second.get(entry as u16).version;
-            if version > 0 {
-                entries.entry(entry).or_default()[0] = version;
-            }
-        }
-        return Ok(entries.into_iter().collect());
-    }
-    let (start, end) = bounds(amts_below(way));
-    let rows = KeyRange { start: &start, end: end.as_deref() };
-    for row in view.scan(AMTS, rows, ScanDirection::Forward)? {
-        let (key, row) = row?;
-        let below =
-            read_amt_key(&key).ok_or_else(|| corrupt(AMTS, format!("row {key} names no AMT")))?;
-        check_path(height, &below, AMTS)?;
-        if let Some((entry, _)) = below.split_last() {
-            entries.entry(entry.into()).or_default()[0] = SubAmt::decode(&below, &row)?.version;
-        }
-    }
-    Ok(entries.into_iter().collect())
-}
-
-/// The key that a row of [`SLOTS`] contains, and the key's record.
-pub(crate) fn occupant(
-    view: &dyn NodeRead,
-    row: &[u8],
-) -> Result<(BackendKey, KeyRecord), StateError> {
-    let key = BackendKey::decode(row).ok_or_else(|| {
-        corrupt(
-            SLOTS,
-            format!(
-                "a row holds {}, which is no state key",
-                B256::right_padding_from(&row[..row.len().min(32)])
-            ),
-        )
-    })?;
-    let record = view
-        .get(KEYS, &key.encode())?
-        .ok_or_else(|| corrupt(KEYS, format!("the record of {key} is missing")))?;
-    Ok((key, KeyRecord::decode(&key, &record)?))
 }

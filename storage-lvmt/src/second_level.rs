@@ -9,16 +9,13 @@
 //! So a block writes a few rows, however many sub-AMTs it changes. The log of a chunk is needed
 //! only since that chunk was written last, so the log begins at the block at which the oldest chunk
 //! was written. When the store opens, it computes the commitments from the log, by some hundred
-//! thousand additions. In memory the level is [one array](LevelArray).
-
-mod array;
-
-pub(crate) use array::LevelArray;
+//! thousand additions. In memory the level is [one array](StateArray).
 
 use crate::{
     params::LvmtParams,
     point::{G1Point, sum},
     record::{LvmtMeta, SubAmt, TuplePosition, corrupt},
+    state_array::StateArray,
 };
 use alloy_primitives::Bytes;
 use retrie_state::{
@@ -30,6 +27,9 @@ use retrie_state::{
 pub(crate) const LOG: RowTable = RowTable::new(0x27, "LvmtSecondLog");
 /// The chunks of the level, each as it was after some block.
 pub(crate) const CHUNKS: RowTable = RowTable::new(0x28, "LvmtSecond");
+
+/// The sub-AMTs of the level in memory, by their entry in the root AMT.
+pub(crate) type LevelArray = StateArray<SubAmt>;
 
 /// Most chunks of the level: 16 sub-AMTs each at height 16, one each at the heights of tests.
 const MOST_CHUNKS: usize = 1 << 12;
@@ -106,7 +106,7 @@ impl LevelLog {
         for turn in self.written..self.written + due {
             let chunk = (turn % chunks as u64) as usize;
             let first = chunk * size;
-            let amts: Vec<SubAmt> = (first..first + size).map(|at| second.get(at as u16)).collect();
+            let amts: Vec<SubAmt> = (first..first + size).map(|at| second.get(at as u32)).collect();
             if let Some(row) = chunk_row(number, &amts) {
                 view.put(CHUNKS, &chunk_key(chunk), row.into())?;
             }
@@ -449,7 +449,8 @@ mod tests {
                 amt.position = TuplePosition { block: number, leaf };
                 amt.commitment = commitments[usize::from(*entry)];
             }
-            second = second.child(changed.iter().map(|e| (*e, amts[usize::from(*e)])).collect());
+            second = second
+                .child(changed.iter().map(|e| ((*e).into(), amts[usize::from(*e)])).collect());
             let at = (HEIGHT, number);
             log = log.step(&mut view, at, &second, number as u32, changed, rises).unwrap();
             let meta = LvmtMeta { first: 100, blocks: number - 99, ..LvmtMeta::EMPTY };

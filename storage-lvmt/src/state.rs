@@ -6,6 +6,7 @@
 use crate::{
     amt,
     cache::RecordMemo,
+    entries::root_occupancy,
     garbage::GarbageCollection,
     merkle::{MerkleGroup, RangeEdge},
     params::LvmtParams,
@@ -14,6 +15,8 @@ use crate::{
     record::{LvmtMeta, RANGE, SubAmt, corrupt, range_key},
     second_level::{LevelArray, LevelLog, StoredLevel},
     shard::ProofShard,
+    state_array::StateArray,
+    sub_trees::SubAmtTrees,
 };
 use retrie_state::{NodeRead, StateError};
 use std::{fmt, sync::OnceLock};
@@ -26,6 +29,8 @@ pub struct LvmtState {
     apply_base: OnceLock<ApplyBase>,
     /// The root AMT's proof tree, as far as the proof shard needs it.
     pub(crate) tree: Option<ProofTree>,
+    /// The upper parts of the sub-AMTs' proof trees, as far as the proof shard needs them.
+    pub(crate) sub_trees: Option<SubAmtTrees>,
     /// Garbage collection under way.
     pub(crate) collection: GarbageCollection,
     /// Records read from this state.
@@ -40,6 +45,9 @@ pub(crate) struct ApplyBase {
     pub(crate) log: LevelLog,
     /// Right edge of the tree over all blocks.
     pub(crate) range: RangeEdge,
+    /// How many slots of each entry of the root AMT keys occupy. Only new keys need it; the first
+    /// one reads it from rows.
+    pub(crate) occupied: OnceLock<StateArray<u8>>,
 }
 
 impl ApplyBase {
@@ -53,7 +61,22 @@ impl ApplyBase {
         let range = range.ok_or_else(|| {
             corrupt(RANGE, "the last groups are missing or contradict each other")
         })?;
-        Ok(Self { second: LevelArray::new(stored.into_amts(params)), log, range })
+        let second = LevelArray::new(stored.into_amts(params));
+        Ok(Self { second, log, range, occupied: OnceLock::new() })
+    }
+
+    /// The number of occupied slots of each entry of the root AMT. `view` must show this state, at
+    /// least of these slots.
+    pub(crate) fn occupied(
+        &self,
+        params: &LvmtParams,
+        view: &dyn NodeRead,
+    ) -> Result<&StateArray<u8>, StateError> {
+        if let Some(occupied) = self.occupied.get() {
+            return Ok(occupied);
+        }
+        let occupied = root_occupancy(params.height(), view, &self.second)?;
+        Ok(self.occupied.get_or_init(|| StateArray::new(occupied)))
     }
 }
 
@@ -68,9 +91,10 @@ impl LvmtState {
     ) -> Result<Self, StateError> {
         let meta = LvmtMeta::get(view)?;
         let tree = ProofTree::new(height, shard, meta.keys == 0);
+        let sub_trees = SubAmtTrees::new(height, shard, meta.keys == 0);
         let collection = GarbageCollection::new(slack, shard);
         let (ground, memo) = Default::default();
-        Ok(Self { meta, height, apply_base: ground, tree, collection, memo })
+        Ok(Self { meta, height, apply_base: ground, tree, sub_trees, collection, memo })
     }
 
     /// The state after a block on `self`.
@@ -78,7 +102,7 @@ impl LvmtState {
         &self,
         meta: LvmtMeta,
         ground: ApplyBase,
-        tree: Option<ProofTree>,
+        (tree, sub_trees): (Option<ProofTree>, Option<SubAmtTrees>),
         collection: GarbageCollection,
     ) -> Self {
         let memo = RecordMemo::like(&self.memo);
@@ -87,13 +111,15 @@ impl LvmtState {
             height: self.height,
             apply_base: OnceLock::from(ground),
             tree,
+            sub_trees,
             collection,
             memo,
         }
     }
 
     /// The part that proofs of an old block need beside the block's rows, and about how many bytes
-    /// of it are not shared. `None` without a proof shard.
+    /// of it are not shared. `None` without a proof shard. The trees of sub-AMTs are dropped: a
+    /// proof computes their quotients from rows.
     pub(crate) fn compacted(&self, shard: ProofShard, slack: u64) -> Option<(Self, u64)> {
         let tree = Some(self.tree.as_ref()?.compacted(self.height));
         let own = self.apply_base.get().map_or(0, |ground| ground.second.own_bytes());
@@ -104,6 +130,7 @@ impl LvmtState {
             height: self.height,
             apply_base: ground,
             tree,
+            sub_trees: SubAmtTrees::new(self.height, shard, false),
             collection,
             memo,
         };
@@ -131,16 +158,21 @@ impl LvmtState {
         way: &[u16],
     ) -> Result<SubAmt, StateError> {
         match way {
-            [entry] => Ok(self.apply_base(params, view)?.second.get(*entry)),
+            [entry] => Ok(self.apply_base(params, view)?.second.get((*entry).into())),
             _ => SubAmt::get(view, way),
         }
     }
 
-    /// Bytes of `count` such structures at most, if they share only the array of the second level.
+    /// Bytes of `count` such structures at most, if they share only the arrays of the second level
+    /// and of the proof trees below.
     pub(crate) fn bytes(height: u8, shard: ProofShard, count: u64) -> u64 {
         let nodes = shard.prefix().map_or(0, |(bits, _)| amt::node_count(height, bits) as u64);
-        let (array, own) = LevelArray::bytes(1 << height);
-        array + count * (own + nodes * size_of::<G1Point>() as u64)
+        let entries = 1 << height;
+        let shared = LevelArray::bytes(entries) + StateArray::<u8>::bytes(entries);
+        let own = LevelArray::difference_bytes(entries)
+            + StateArray::<u8>::difference_bytes(entries)
+            + nodes * size_of::<G1Point>() as u64;
+        shared + count * own + SubAmtTrees::bytes(height, shard, count)
     }
 }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
     BackendKey, ProofError, StateValue,
-    descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
+    descriptor::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier},
 };
 
 /// Checks proofs of a trie hashed with this function. Tries have no parameters.
@@ -43,7 +43,7 @@ pub const fn proof_format(backend: &'static str, hash: TrieHash) -> ProofFormat 
         hash: hash.id(),
         has_ethereum_root: matches!(hash, TrieHash::Keccak256),
         shows_history: false,
-        verifier: Some(verifier),
+        verifier: FormatVerifier::Fixed(verifier),
     }
 }
 
@@ -59,15 +59,61 @@ pub use registration::BACKENDS;
 
 #[cfg(feature = "std")]
 mod registration {
-    use crate::{Mpt, MptArchive, TrieHash};
+    use crate::{Mpt, MptArchive, PrunedMpt, TrieHash};
     use retrie_state::{
         AnyBackend, HashId,
-        descriptor::{BackendDescriptor, HashVariant},
+        descriptor::{
+            BackendDescriptor, BackendFlag, ConstructorInput, FlagArgument, HashVariant, MakeError,
+            StorePurpose,
+        },
     };
     use std::sync::Arc;
 
-    fn archive(hash: TrieHash) -> Arc<dyn AnyBackend> {
-        Arc::new(MptArchive::new(hash))
+    const ARCHIVE: &str = "mpt-archive";
+    const PRUNE: BackendFlag = BackendFlag {
+        long: "mpt-archive.prune",
+        value_name: "",
+        help: "Let `mpt-archive` delete the nodes that a block replaces: the trie that LVMT and \
+               LMPT are compared with. Older states are kept as long as --retention says. Fixed \
+               when a datadir is created.",
+        default: None,
+        takes: FlagArgument::Nothing,
+    };
+
+    fn archive(with: TrieHash) -> Arc<dyn AnyBackend> {
+        Arc::new(MptArchive::new(with))
+    }
+
+    fn make(
+        with: TrieHash,
+        making: &ConstructorInput<'_>,
+    ) -> Result<Arc<dyn AnyBackend>, MakeError> {
+        let is_wanted = making.flags.has(PRUNE.long);
+        let prunes = match making.purpose {
+            StorePurpose::Temporary | StorePurpose::New { .. } => is_wanted,
+            StorePurpose::Existing { layout: PrunedMpt::LAYOUT, .. } => true,
+            StorePurpose::Existing { layout: "", .. } if !is_wanted => false,
+            StorePurpose::Existing { datadir, layout, .. } => {
+                let name = |prunes| if prunes { PrunedMpt::LAYOUT } else { "archive" };
+                return Err(MakeError::OtherLayout {
+                    backend: ARCHIVE,
+                    datadir: datadir.to_owned(),
+                    found: if layout.is_empty() { name(false) } else { layout }.to_owned(),
+                    expected: name(is_wanted).to_owned(),
+                });
+            }
+        };
+        Ok(if prunes { Arc::new(PrunedMpt::new(with)) } else { archive(with) })
+    }
+
+    fn advice(error: &MakeError) -> Option<&'static str> {
+        match error {
+            MakeError::OtherLayout { found, .. } if found == "archive" => {
+                Some("leave out --mpt-archive.prune, or import into a fresh datadir")
+            }
+            MakeError::OtherLayout { .. } => Some("use a newer program"),
+            _ => None,
+        }
     }
 
     /// `mpt` and `mpt-archive`.
@@ -80,17 +126,61 @@ mod registration {
             ["#0072b2", "#4ba3dd"],
         ),
         BackendDescriptor {
+            flags: &[PRUNE],
             hashes: &[HashVariant {
                 hash: HashId::Blake2b256,
-                make: || archive(TrieHash::Blake2b256),
+                make: |making| make(TrieHash::Blake2b256, making),
+                small: || archive(TrieHash::Blake2b256),
             }],
+            advice,
             ..BackendDescriptor::plain(
-                "mpt-archive",
+                ARCHIVE,
                 "Ethereum's trie, all versions, nodes by hash",
-                |_| Ok(archive(TrieHash::Keccak256)),
+                |making| make(TrieHash::Keccak256, making),
                 || archive(TrieHash::Keccak256),
                 ["#2a90cb", "#a5d8f6"],
             )
         },
     ];
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use retrie_state::descriptor::FlagValues;
+        use std::path::Path;
+
+        fn made(prune: bool, stamped: Option<&str>) -> Result<&'static str, MakeError> {
+            let mut flags = FlagValues::default();
+            if prune {
+                flags.set(&PRUNE, "")?;
+            }
+            let params = Default::default();
+            let purpose = stamped.map_or(StorePurpose::Temporary, |layout| {
+                StorePurpose::Existing { datadir: Path::new("datadir"), params, layout }
+            });
+            let making = ConstructorInput { flags: &flags, purpose, cache: None };
+            let one = (BACKENDS[1].make)(&making)?;
+            let other = (BACKENDS[1].hashes[0].make)(&making)?;
+            assert_eq!(one.identity().layout, other.identity().layout, "with each hash function");
+            assert_eq!(other.identity().hash, HashId::Blake2b256);
+            Ok(one.identity().layout)
+        }
+
+        #[test]
+        fn a_datadir_goes_on_as_it_was_created() {
+            for (prune, stamped, layout) in [
+                (false, None, ""),
+                (true, None, "pruned"),
+                (false, Some(""), ""),
+                (false, Some("pruned"), "pruned"),
+                (true, Some("pruned"), "pruned"),
+            ] {
+                assert_eq!(made(prune, stamped).unwrap(), layout, "{prune}, {stamped:?}");
+            }
+            for (prune, stamped) in [(true, ""), (false, "third"), (true, "third")] {
+                let error = made(prune, Some(stamped)).unwrap_err();
+                assert!(matches!(error, MakeError::OtherLayout { .. }) && advice(&error).is_some());
+            }
+        }
+    }
 }

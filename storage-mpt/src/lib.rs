@@ -1,10 +1,11 @@
-//! Ethereum's Merkle Patricia trie (yellow paper, appendix D) as two backends: one algorithm, two
+//! Ethereum's Merkle Patricia trie (yellow paper, appendix D) as two backends: one algorithm, three
 //! layouts of rows. Their root is the `stateRoot` of a mainnet header, their proofs follow
 //! EIP-1186.
 //!
 //! * [`Mpt`] (`mpt`): rows by path, latest state only. The default backend, and the reference for
 //!   tests of the others. This page is about it.
 //! * [`MptArchive`] (`mpt-archive`): nodes by hash, every version kept; see the module `archive`.
+//!   [`PrunedMpt`] (`mpt-archive:prune`): nodes by hash, latest state only; see `pruned`.
 //!
 //! # Vocabulary
 //!
@@ -60,6 +61,7 @@
 //! | [`ethereum`] | an account trie over storage tries: deltas, loading, proofs |
 //! | [`Mpt`] | the backend over rows by path |
 //! | [`MptArchive`] | the backend over nodes by hash; its rows, its check |
+//! | [`PrunedMpt`] | its layout that deletes old nodes |
 //! | `decode` | nodes decoded from RLP, as links or in place |
 //! | [`verify`] | checking proofs, and the format of their bytes: pure, `no_std` |
 //! | `witness` | partial tries opened from the nodes of a witness |
@@ -87,6 +89,8 @@ mod decode;
 #[cfg(feature = "std")]
 pub mod ethereum;
 #[cfg(feature = "std")]
+mod pruned;
+#[cfg(feature = "std")]
 pub mod trie;
 #[cfg(feature = "std")]
 mod witness;
@@ -95,6 +99,8 @@ mod witness;
 pub use archive::{KEYS, MptArchive, NODES, ROOTS};
 #[cfg(feature = "std")]
 pub use backend::{ACCOUNT_NODES, Mpt, MptCache, STORAGE_NODES};
+#[cfg(feature = "std")]
+pub use pruned::{PRUNED_KEYS, PRUNED_NODES, PrunedMpt};
 #[cfg(feature = "std")]
 pub use trie::{LeafUpdate, MemorySource, Trie};
 #[cfg(feature = "std")]

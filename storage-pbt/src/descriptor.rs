@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
     BackendKey, ProofError, StateValue,
-    descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
+    descriptor::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier},
 };
 
 /// Name of the backend.
@@ -43,7 +43,7 @@ const fn format(hash: TreeHash, verifier: &'static PbtVerifier) -> ProofFormat {
         hash: hash.id(),
         has_ethereum_root: false,
         shows_history: false,
-        verifier: Some(verifier),
+        verifier: FormatVerifier::Fixed(verifier),
     }
 }
 
@@ -73,12 +73,14 @@ mod registration {
         hashes: &[
             HashVariant {
                 hash: HashId::Keccak256,
-                make: || Arc::new(Pbt::new(TreeHash::Keccak256)),
+                make: |_| Ok(Arc::new(Pbt::new(TreeHash::Keccak256))),
+                small: || Arc::new(Pbt::new(TreeHash::Keccak256)),
             },
             #[cfg(feature = "algebraic")]
             HashVariant {
                 hash: HashId::Poseidon2,
-                make: || Arc::new(Pbt::new(TreeHash::Poseidon2)),
+                make: |_| Ok(Arc::new(Pbt::new(TreeHash::Poseidon2))),
+                small: || Arc::new(Pbt::new(TreeHash::Poseidon2)),
             },
         ],
         ..BackendDescriptor::plain(

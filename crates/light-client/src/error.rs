@@ -94,6 +94,18 @@ pub enum LightClientError {
         /// The key.
         key: StateKey,
     },
+    /// A call cannot be executed on what its answer shows.
+    #[error("the call cannot be executed on what the answer proves: {why}")]
+    Call {
+        /// Why, with the key that is missing.
+        why: String,
+    },
+    /// A call ends otherwise than its answer states.
+    #[error("the answer states another {what} of the call than its execution has")]
+    CallOutcome {
+        /// What differs.
+        what: &'static str,
+    },
     /// The code does not have the account's code hash.
     #[error("the code has hash {got}, the account names {expected}")]
     Code {
@@ -120,7 +132,8 @@ impl LightClientError {
             Self::Proof(ProofError::Unused) => "unused",
             // `Malformed`, and variants that may be added.
             Self::Proof(_) => "malformed",
-            Self::Claim { .. } => "claim",
+            Self::Call { .. } => "call",
+            Self::Claim { .. } | Self::CallOutcome { .. } => "claim",
             Self::Value { .. } => "value",
             Self::Code { .. } => "code",
         }

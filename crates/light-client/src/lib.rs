@@ -69,6 +69,7 @@
 
 extern crate alloc;
 
+mod call;
 mod error;
 mod header;
 mod provenance;
@@ -77,6 +78,9 @@ mod trust;
 mod verified;
 mod verifier;
 
+pub use call::{AccountReads, CallResponse};
+#[cfg(feature = "calls")]
+pub use call::{TrustedBlock, VerifiedCall};
 pub use error::{HeaderFault, LightClientError};
 pub use provenance::{ProvenanceResponse, VersionClaim, VersionValue};
 pub use response::{AccountClaim, EthProofResponse, EthSlotProof, SlotClaim, StateProofResponse};

@@ -7,7 +7,7 @@ use crate::{
 };
 use alloc::{borrow::ToOwned, sync::Arc, vec::Vec};
 use alloy_primitives::{B256, KECCAK256_EMPTY, keccak256};
-use retrie_backends::{ParamsFacts, ProofFormat, ProofVerifier, proof_formats};
+use retrie_backends::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier, proof_formats};
 use retrie_state::{Account, KeyForm, StateKey, StateProof, StateValue, ValueVersion};
 use retrie_storage_mpt::{
     TrieHash,
@@ -35,6 +35,18 @@ impl StateVerifier {
     pub fn pin(mut self, params: Arc<dyn ProofVerifier>) -> Self {
         self.pinned.push(params);
         self
+    }
+
+    /// As [`pin`](Self::pin), of the bytes of parameters of `backend`. `None` if they are not its
+    /// parameters, or it has none.
+    #[must_use]
+    pub fn pin_bytes(self, backend: &str, bytes: &[u8]) -> Option<Self> {
+        let mut formats = proof_formats().filter(|format| format.backend == backend);
+        let pinned = formats.find_map(|format| match format.verifier {
+            FormatVerifier::UnderParams(open) => open(bytes),
+            FormatVerifier::Fixed(_) => None,
+        });
+        Some(self.pin(pinned?))
     }
 
     /// Trusts roots of stores with hashed keys, instead of plain ones. Only roots that are not
@@ -221,7 +233,7 @@ impl StateVerifier {
         }
         let is_meant =
             |params: ParamsFacts| params.backend == format.backend && params.digest == proof.params;
-        let found = match format.verifier {
+        let found = match format.verifier.fixed() {
             Some(verifier) => Some(verifier).filter(|_| proof.params.is_zero()),
             None => {
                 let mut pinned = self.pinned.iter().map(|pinned| &**pinned);

@@ -4,6 +4,7 @@ use alloy_primitives::{B256, Bytes};
 use jsonrpsee::types::{ErrorObjectOwned, error::INTERNAL_ERROR_CODE};
 use retrie_db::{DbError, ReadError};
 use retrie_engine::{StateServeError, pool::PoolError};
+use retrie_execution::CallRequestError;
 use retrie_pipeline::PipelineError;
 use retrie_state::StateError;
 use std::time::Duration;
@@ -117,6 +118,12 @@ impl From<StateServeError> for RpcError {
             StateServeError::Chain(error) => Self::Chain(error),
             busy => Self::Coded { code: Self::BUSY, message: busy.to_string() },
         }
+    }
+}
+
+impl From<CallRequestError> for RpcError {
+    fn from(error: CallRequestError) -> Self {
+        Self::Rejected(error.to_string())
     }
 }
 

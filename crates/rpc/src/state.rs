@@ -3,6 +3,7 @@
 use crate::{
     MethodParams, RpcContext, RpcError, RpcResult,
     args::{register_async, register_at_block, register_quick, register_read},
+    call,
     context::ResolveBlock,
     proof_peers::{GatherError, PartRequest, ProofAssembler},
 };
@@ -96,6 +97,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     register_read(&mut module, "state_getProvenance", |rpc, view, args| {
         provenance(rpc, &view, args)
     });
+    call::register_proven(&mut module);
     module.into()
 }
 

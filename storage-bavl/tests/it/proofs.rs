@@ -114,7 +114,7 @@ fn every_key_is_proven_alone_and_all_together() {
     assert_eq!(store.prove(&keys), store.prove(&turned), "order does not show");
     let proof = store.prove(&keys);
     assert_eq!(verify(store.root, &keys, &proof).unwrap(), truth(&keys));
-    let verifier = PROOF_FORMATS[0].verifier.unwrap();
+    let verifier = PROOF_FORMATS[0].verifier.fixed().unwrap();
     assert_eq!(verifier.values(store.root, &keys, None, &proof).unwrap(), truth(&keys));
     let old = verifier.values(store.root, &keys, Some(3), &proof);
     assert_eq!(old, Err(ProofFormat::NO_HISTORY));

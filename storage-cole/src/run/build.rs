@@ -1,10 +1,13 @@
 //! Writes the files of a run in one pass over its pairs, and the filter in a second pass.
+//!
+//! Memory does not depend on the size of the run: buffers of the files, a page, about a thousand
+//! leaves, the hulls of a model, and [`filter::MEMORY`].
 
 use super::{
     RunDescription,
     description::{file_names, is_stem},
     file::{PageWriter, sync_dir},
-    filter::FilterBuilder,
+    filter::{self, FilterBuilder},
     index::IndexBuilder,
     merkle::{LeafHasher, MerkleWriter},
     model::{self, MAX_KEY},
@@ -35,6 +38,8 @@ pub(crate) struct RunBuilder {
     index: IndexBuilder,
     merkle: MerkleWriter,
     filter: PageWriter,
+    /// Bytes of memory for the filter while it is built.
+    pub(super) filter_memory: usize,
     page: PageBuilder,
     payload: Vec<u8>,
     leaves: LeafHasher,
@@ -66,6 +71,7 @@ impl RunBuilder {
             index: IndexBuilder::new(PageWriter::new(dir, &index)?, params.epsilon),
             merkle: MerkleWriter::new(PageWriter::new(dir, &merkle)?),
             filter: PageWriter::new(dir, &filter)?,
+            filter_memory: filter::MEMORY,
             page: PageBuilder::new(),
             payload: Vec::new(),
             leaves: LeafHasher::new(params.fanout),
@@ -171,15 +177,22 @@ impl RunBuilder {
         };
         info.source.top = this.merkle.climb(&info.tree())?;
 
-        let filter = keys_filter(&ValueFile::new(this.values.map()?), info.keys, pause)?;
-        filter.write(&mut this.filter)?;
+        let [.., name] = info.file_names();
+        let mut filter = FilterBuilder::new(&this.dir, &name, info.keys, this.filter_memory)?;
+        add_keys(&ValueFile::new(this.values.map()?), &mut filter, pause)?;
         let mut leaves = LeafHasher::new(this.fanout);
-        for block in &filter.blocks {
-            leaves.add_input(|batch| batch.filter_block(block));
-            if let Some(digests) = leaves.drain() {
-                this.merkle.extend(&digests)?;
+        filter.finish(|blocks| {
+            for page in blocks.chunks(filter::BLOCKS) {
+                this.filter.append(page.as_flattened())?;
             }
-        }
+            for block in blocks {
+                leaves.add_input(|batch| batch.filter_block(block));
+                if let Some(digests) = leaves.drain() {
+                    this.merkle.extend(&digests)?;
+                }
+            }
+            pause()
+        })?;
         let (digests, blocks) = leaves.finish();
         this.merkle.extend(&digests)?;
         info.source.filter_blocks = blocks;
@@ -206,17 +219,16 @@ impl RunBuilder {
     }
 }
 
-/// The filter over the `keys` distinct keys of a value file.
-pub(super) fn keys_filter(
+/// Adds all keys of a value file to a filter.
+pub(super) fn add_keys(
     values: &ValueFile,
-    keys: u64,
+    filter: &mut FilterBuilder,
     pause: PauseCheck<'_>,
-) -> Result<FilterBuilder, StateError> {
-    let mut filter = FilterBuilder::new(keys);
+) -> Result<(), StateError> {
     let (mut batch, mut hashes, mut last) = (HashBatch::default(), Vec::new(), Vec::new());
     let mut add = |batch: &mut HashBatch| {
         batch.finish_into(&mut hashes);
-        hashes.drain(..).for_each(|hash| filter.add(&hash));
+        hashes.drain(..).try_for_each(|hash| filter.add(&hash))
     };
     let mut cursor = values.cursor();
     while let Some(pair) = cursor.next()? {
@@ -230,9 +242,8 @@ pub(super) fn keys_filter(
         last.extend_from_slice(pair.key);
         batch.filter_key(pair.key);
         if batch.len() == 64 {
-            add(&mut batch);
+            add(&mut batch)?;
         }
     }
-    add(&mut batch);
-    Ok(filter)
+    add(&mut batch)
 }

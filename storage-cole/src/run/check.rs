@@ -2,9 +2,10 @@
 
 use super::{
     Run,
-    build::{PAUSE_EVERY, PauseCheck, keys_filter},
+    build::{PAUSE_EVERY, PauseCheck, add_keys},
     file::PagedFile,
-    filter, index,
+    filter::{self, FilterBuilder},
+    index,
     merkle::{LeafHasher, TreeShape},
     model,
     values::DESCRIPTION,
@@ -154,18 +155,25 @@ impl Run {
     }
 
     fn check_filter(&self, pause: PauseCheck<'_>) -> Result<(), StateError> {
-        let expected = keys_filter(&self.values, self.description.keys, pause)?;
+        let (name, keys) = (self.filter.name(), self.description.keys);
+        let mut expected = FilterBuilder::new(&self.dir, name, keys, filter::MEMORY)?;
+        add_keys(&self.values, &mut expected, pause)?;
         let mut leaves = LeafHasher::new(self.description.fanout);
         let mut digests = self.digests(&self.filter_tree, &self.filter);
-        for (number, expected) in (0..).zip(&expected.blocks) {
-            if filter::block(&self.filter, number)? != expected {
-                return Err(self.filter.wrong(format!("block {number} does not fit the keys")));
+        let mut number = 0;
+        expected.finish(|blocks| {
+            for expected in blocks {
+                if filter::block(&self.filter, number)? != expected {
+                    return Err(self.filter.wrong(format!("block {number} does not fit the keys")));
+                }
+                number += 1;
+                leaves.add_input(|batch| batch.filter_block(expected));
+                if let Some(layer) = leaves.drain() {
+                    digests(&layer)?;
+                }
             }
-            leaves.add_input(|batch| batch.filter_block(expected));
-            if let Some(layer) = leaves.drain() {
-                digests(&layer)?;
-            }
-        }
+            pause()
+        })?;
         digests(&leaves.finish().0)
     }
 

@@ -49,6 +49,53 @@ pub(super) fn sync_dir(dir: &Path) -> Result<(), StateError> {
     synced.map_err(|error| io_error("syncing the folder", dir, error))
 }
 
+/// Creates a file in `dir` under a temporary name that begins with `name`.
+fn temporary_file(dir: &Path, name: &str) -> Result<(PathBuf, File), StateError> {
+    // Only one process writes to the directory. Writers of the same file have different numbers.
+    static WRITERS: AtomicU64 = AtomicU64::new(0);
+    let n = WRITERS.fetch_add(1, Ordering::Relaxed);
+    let path = dir.join(format!("{name}.{n}.tmp"));
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(true);
+    let file = open_with_retry(|| options.open(&path));
+    let file = file.map_err(|error| io_error("creating", &path, error))?;
+    Ok((path, file))
+}
+
+/// Bytes that do not fit into memory, in a file of `dir` without a name: it ends with its owner,
+/// whatever happens to the process.
+#[derive(Debug)]
+pub(super) struct ScratchFile {
+    /// The name that it had, for errors.
+    path: PathBuf,
+    file: File,
+    len: u64,
+}
+
+impl ScratchFile {
+    /// An empty file.
+    pub(super) fn new(dir: &Path, name: &str) -> Result<Self, StateError> {
+        let (path, file) = temporary_file(dir, name)?;
+        fs::remove_file(&path).map_err(|error| io_error("unlinking", &path, error))?;
+        Ok(Self { path, file, len: 0 })
+    }
+
+    /// Appends `bytes` and returns where they begin.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<u64, StateError> {
+        let at = self.len;
+        let written = self.file.write_all_at(bytes, at);
+        written.map_err(|error| io_error("writing", &self.path, error))?;
+        self.len += bytes.len() as u64;
+        Ok(at)
+    }
+
+    /// Fills `bytes` from those at `at` on.
+    pub(super) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), StateError> {
+        let read = self.file.read_exact_at(bytes, at);
+        read.map_err(|error| io_error("reading", &self.path, error))
+    }
+}
+
 /// Writes a file page by page, under a temporary name until [`publish`](Self::publish). If it is
 /// dropped before that, it removes the file.
 #[derive(Debug)]
@@ -65,17 +112,8 @@ pub(crate) struct PageWriter {
 impl PageWriter {
     /// Creates the file `name` in `dir`. Overwrites what an interrupted process left behind.
     pub(crate) fn new(dir: &Path, name: &str) -> Result<Self, StateError> {
-        let path = dir.join(name);
-        // Only one process writes to the directory. Writers of the same file have different
-        // numbers.
-        static WRITERS: AtomicU64 = AtomicU64::new(0);
-        let n = WRITERS.fetch_add(1, Ordering::Relaxed);
-        let temporary = dir.join(format!("{name}.{n}.tmp"));
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(true);
-        let file = open_with_retry(|| options.open(&temporary));
-        let file = file.map_err(|error| io_error("creating", &temporary, error))?;
-        let gathered = Vec::with_capacity(GATHERED * PAGE);
+        let (temporary, file) = temporary_file(dir, name)?;
+        let (path, gathered) = (dir.join(name), Vec::with_capacity(GATHERED * PAGE));
         Ok(Self { path, temporary, file, gathered, written: 0, published: false })
     }
 
@@ -263,6 +301,13 @@ impl PagedFile {
             true => Ok(()),
             false => Err(self.corrupt(number, "its checksum is wrong")),
         }
+    }
+
+    /// The number of pages that were read since the last call, or else since the file was opened.
+    /// The checksums of all pages will be verified again.
+    pub(super) fn take_read(&mut self) -> u64 {
+        let take = |word: &mut AtomicU64| u64::from(std::mem::take(word.get_mut()).count_ones());
+        self.checked.iter_mut().map(take).sum()
     }
 
     /// The error of a damaged or malformed page.

@@ -18,23 +18,17 @@ struct LayerWriter {
     learner: ModelLearner,
     page: Vec<u8>,
     models: u16,
-    /// The first keys of the pages of this layer, with the page numbers.
-    firsts: Vec<([u8; NUMBER], u64)>,
 }
 
 impl LayerWriter {
     fn new(epsilon: u8) -> Self {
-        let (page, firsts) = (vec![0; 2], Vec::new());
-        Self { learner: ModelLearner::new(epsilon), page, models: 0, firsts }
+        Self { learner: ModelLearner::new(epsilon), page: vec![0; 2], models: 0 }
     }
 
     fn add(&mut self, model: Option<LearnedModel>, out: &mut PageWriter) -> Result<(), StateError> {
         let Some(model) = model else { return Ok(()) };
         if usize::from(self.models) == MODELS {
             self.write(out)?;
-        }
-        if self.models == 0 {
-            self.firsts.push((model.first, out.pages()));
         }
         model.encode(&mut self.page);
         self.models += 1;
@@ -79,21 +73,27 @@ impl IndexBuilder {
     /// Returns the file, and the number of pages of each layer from the bottom up. At least one key
     /// must have been added.
     pub(crate) fn finish(mut self) -> Result<(PageWriter, Vec<u64>), StateError> {
-        let mut layer = self.bottom;
-        layer.finish(&mut self.out)?;
-        let mut pages = vec![layer.firsts.len() as u64];
-        while layer.firsts.len() > 1 {
+        self.bottom.finish(&mut self.out)?;
+        let mut layer = 0..self.out.pages();
+        let mut pages = vec![layer.end];
+        while layer.end - layer.start > 1 {
             let mut above = LayerWriter::new(self.epsilon);
-            for (key, page) in &layer.firsts {
-                let model = above.learner.push(key, *page);
+            for page in layer.clone() {
+                let key = first_key(&self.out.read_back(page)?);
+                let model = above.learner.push(&key, page);
                 above.add(model, &mut self.out)?;
             }
             above.finish(&mut self.out)?;
-            pages.push(above.firsts.len() as u64);
-            layer = above;
+            layer = layer.end..self.out.pages();
+            pages.push(layer.end - layer.start);
         }
         Ok((self.out, pages))
     }
+}
+
+/// The first key of a page of models.
+fn first_key(page: &[u8; PAYLOAD]) -> [u8; NUMBER] {
+    std::array::from_fn(|at| page[2 + at])
 }
 
 /// The models of a page.

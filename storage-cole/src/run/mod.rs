@@ -9,11 +9,14 @@
 //! | `merkle` | the trees over pairs and filter |
 //! | `filter` | the Bloom filter |
 //! | `description`, `build` | the description of a run; writing a run |
+//! | `comparison`, `fences` | the index beside indexes without models, for measurements |
 //! | `show`, `check`, `merge` | parts of the trees for proofs; the check of a run; merging several runs into one |
 
 mod build;
 mod check;
+mod comparison;
 mod description;
+mod fences;
 mod file;
 mod filter;
 mod index;
@@ -26,6 +29,8 @@ mod show;
 #[cfg(test)]
 mod tests;
 mod values;
+
+pub use comparison::{ComparedRun, PageSearch, PagesRead, RunPair};
 
 pub(crate) use build::RunBuilder;
 pub(crate) use description::{RunDescription, file_names};
@@ -40,12 +45,13 @@ use alloy_primitives::Bytes;
 use file::PagedFile;
 use merkle::TreeShape;
 use retrie_state::StateError;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use values::ValueFile;
 
 /// An open run. Reads verify checksums: damage is an error that names the file.
 #[derive(Debug)]
 pub(crate) struct Run {
+    dir: PathBuf,
     description: RunDescription,
     values: ValueFile,
     index: PagedFile,
@@ -65,6 +71,7 @@ impl Run {
             return Err(values.wrong("it is not the run that the database names"));
         }
         Ok(Self {
+            dir: dir.into(),
             values: ValueFile::new(values),
             index: open(1)?,
             merkle: open(2)?,

@@ -24,6 +24,9 @@ pub(crate) const MODEL: usize = NUMBER + 2 + 8 + 2 + 5 + 5;
 pub(super) const PARTS: u64 = 1 << 14;
 /// Parts in a unit of epsilon.
 const EPSILON_UNIT: u64 = PARTS / 64;
+/// Most points of a hull, 80 bytes each. All keys along a curve are on the hull, so there must be a
+/// bound.
+const MAX_HULL: usize = 1 << 14;
 /// The error that rounding may add to a model, in parts: see [`OpenModel::model`].
 const MARGIN: u64 = 4;
 
@@ -178,8 +181,12 @@ impl OpenModel {
         }
     }
 
-    /// Adds a point. Returns `false` if then no line would be near enough to all points.
+    /// Adds a point. Returns `false` if then no line would be near enough to all points, or if the
+    /// hulls are full.
     fn push(&mut self, key: &[u8; NUMBER], page: u64, epsilon: u64) -> bool {
+        if self.upper.len().max(self.lower.len()) >= MAX_HULL {
+            return false;
+        }
         let x = wide(key) - wide(&self.first);
         let y = (page - self.first_page) * PARTS + 2 * epsilon;
         let (up, down) = (KeyPoint { x, y: y + epsilon }, KeyPoint { x, y: y - epsilon });

@@ -3,7 +3,7 @@
 use super::{
     SLOTS, commit, domain_point, entry_value,
     model::{self, AmtModel},
-    node_count, node_index, open_sparse, proof_tree, root_of_unity,
+    node_count, node_index, open_sparse, proof_tree, root_of_unity, upper_node, upper_trees,
 };
 use crate::{
     params::{EntryOpening, LvmtParams},
@@ -127,6 +127,32 @@ fn updates_by_sums_lead_where_the_polynomial_is() {
             for entry in 0..1 << height {
                 let node = node_index(height, 0, 0, depth, entry).unwrap();
                 assert_eq!(points[1 + node], model.quotient(&f, depth, entry));
+            }
+        }
+    }
+}
+
+#[test]
+fn upper_trees_are_the_tops_of_whole_trees() {
+    let mut rng = StdRng::seed_from_u64(5);
+    for height in 1..=6u8 {
+        let tau = random_tau(&mut rng);
+        let params = params_of(height, tau);
+        let models: Vec<_> =
+            (0..3).map(|_| AmtModel { tau, ..random_model(&mut rng, height) }).collect();
+        let mut vectors: Vec<_> = models.iter().map(AmtModel::entries).collect();
+        vectors[1].clear();
+        for depths in 0..=height {
+            let Ok(upper) = upper_trees::<Infallible>(&params, &vectors, depths, &mut || Ok(()));
+            let nodes = node_count(depths, 0);
+            assert_eq!(upper.len(), 3 * nodes);
+            let whole = [tree(&params, &models[0], 0, 0), tree(&params, &models[2], 0, 0)];
+            assert_eq!(upper[..nodes], whole[0][..nodes]);
+            assert!(upper[nodes..2 * nodes].iter().all(G1Point::is_infinity));
+            assert_eq!(upper[2 * nodes..], whole[1][..nodes]);
+            for (depth, entry) in (0..depths).flat_map(|d| (0..1 << height).map(move |e| (d, e))) {
+                let index = node_index(height, 0, 0, depth.into(), entry).unwrap();
+                assert_eq!(upper_node(height, depth, entry) as usize, index);
             }
         }
     }

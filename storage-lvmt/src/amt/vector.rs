@@ -88,6 +88,38 @@ pub(crate) fn proof_tree<E>(
     Ok(tree)
 }
 
+/// The quotients of all nodes at the first `depths` depths of several vectors: vector by vector, in
+/// each the position of a node is [`upper_node`]. `params` must have quotients.
+///
+/// The function calls `pause` every few milliseconds; an error of `pause` ends the work.
+pub(crate) fn upper_trees<E>(
+    params: &LvmtParams,
+    vectors: &[Vec<(u32, [u64; SLOTS])>],
+    depths: u8,
+    pause: &mut dyn FnMut() -> Result<(), E>,
+) -> Result<Vec<G1Point>, E> {
+    let (height, nodes) = (params.height(), node_count(depths, 0));
+    if vectors.is_empty() || nodes == 0 {
+        return Ok(Vec::new());
+    }
+    let terms = (0..).zip(vectors).flat_map(move |(vector, entries)| {
+        versions(entries).flat_map(move |(entry, slot, weight)| {
+            let points = (0..depths).zip(params.quotient_increments(entry, slot));
+            points.map(move |(depth, point)| {
+                let sum = vector * nodes as u32 + upper_node(height, depth, entry);
+                SumTerm { sum, weight, point }
+            })
+        })
+    });
+    weighted_sums(vectors.len() * nodes, terms, pause)
+}
+
+/// The position of the node at `depth` above `entry` among the nodes of a vector, root first, then
+/// level by level.
+pub(crate) const fn upper_node(height: u8, depth: u8, entry: u32) -> u32 {
+    (1 << depth) - 1 + (entry >> (height - depth))
+}
+
 /// The number of nodes that [`proof_tree`] returns.
 pub(crate) const fn node_count(height: u8, shard_bits: u32) -> usize {
     shard_bits as usize + (1 << (height as u32 - shard_bits)) - 1

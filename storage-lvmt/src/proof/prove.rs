@@ -5,11 +5,12 @@ use super::wire::{
     self, EntryProof, LvmtProof, ProvenPosition, ProvenTuple, SlotOccupant, TreeProof,
 };
 use crate::{
-    amt, hash,
+    amt,
+    entries::{NodeEntries, occupant, sub_entries},
+    hash,
     merkle::{self, MerkleGroup},
     params::LvmtParams,
     point::G1Point,
-    proof_tree::{entries_of, occupant},
     record::{
         BLOCKS, BlockRow, EntryPath, KEY_SLOTS, KEYS, KeyRecord, RANGE, SLOTS, TREES,
         TuplePosition, corrupt, group_key, range_key, slot_key,
@@ -207,10 +208,19 @@ fn open(
                 entries[*at].quotients = quotients.map(compress);
             }
         } else if params.has_quotients() {
-            let second = &state.apply_base(params, view)?.second;
-            let all = entries_of(params.height(), view, second, &way, &|| Ok(()))?;
+            let mut below = NodeEntries::default();
             for (entry, at) in asked {
-                let quotients = amt::open_sparse(params, &all, entry.into(), 0);
+                let entry = entry.into();
+                // The upper quotients, if they are in memory; the rest from the few entries below.
+                let upper = match way[..] {
+                    [of] => state.sub_trees.as_ref().and_then(|trees| trees.upper(of, entry)),
+                    _ => None,
+                };
+                let mut quotients = upper.unwrap_or_default();
+                let depth = quotients.len() as u8;
+                quotients.extend(below.open(params, depth, entry, |range| {
+                    sub_entries(params.height(), view, &way, range, &|| Ok(()))
+                })?);
                 entries[at].quotients = Some(compress(quotients));
             }
         }

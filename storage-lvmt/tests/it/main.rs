@@ -5,4 +5,6 @@ mod damage;
 mod garbage;
 mod kit;
 mod model;
+mod new_keys;
 mod shards;
+mod sub_trees;

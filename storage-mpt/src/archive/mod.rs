@@ -1,5 +1,5 @@
 //! The backend `mpt-archive`: the same trie with its nodes stored by hash and no version ever
-//! deleted. This is the layout of Ethereum's archive nodes, and the baseline "MPT" of papers.
+//! deleted. This is the layout of Ethereum's archive nodes, and the baseline "MPT" of COLE.
 //!
 //! | table | key | value |
 //! |---|---|---|
@@ -15,40 +15,39 @@
 
 mod check;
 mod nodes;
+mod states;
+
+pub(crate) use nodes::{HashedNodes, NodeKeys, NodeRecorder};
+pub(crate) use states::{BEHIND_KEYS, DEFAULT_CACHE, HashedStates};
 
 use crate::{
     TrieHash,
-    ethereum::{self, AccountDelta, BulkLayout, by_account, merge_nodes},
+    ethereum::{self, AccountDelta, BulkLayout, by_account},
     trie::{LeafSorter, LeafUpdate, Trie},
     verify,
 };
 use alloy_primitives::{B256, Bytes};
-pub use nodes::NODES;
-use nodes::{ArchiveNodes, ArchiveReader, ArchiveTries, NewNodes, NodeCache, node_cache};
 use rayon::prelude::*;
 use retrie_state::{
     AccountKey, AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend,
     BackendChange, BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile,
     BackendStats, BulkSink, KeyRange, NodeRead, NodeWrite, ProofError, RowTable, ScanDirection,
-    StateError, StateHistory, StateValue, prefix_end,
+    StateError, StateHistory, StateValue,
 };
 use std::{fmt, ops::RangeInclusive, path::Path};
 
+/// Nodes: hash to RLP.
+pub const NODES: RowTable = RowTable::new(0x12, "MptArchiveNodes");
 /// Every key that ever had a value, since the trie contains only hashes of keys; and the number of
 /// keys that have a value.
 pub const KEYS: RowTable = RowTable::new(0x13, "MptArchiveKeys");
 /// The root of each block.
 pub const ROOTS: RowTable = RowTable::new(0x14, "MptArchiveRoots");
 
-/// Default memory of the node cache, in bytes; see [`MptArchive::with_cache`]. As much as the
-/// branches that [`Mpt`](crate::Mpt) keeps in memory may take.
-const DEFAULT_CACHE: u64 = 192 << 20;
-
 /// Ethereum's Merkle Patricia trie, keyed by hash, all versions.
 pub struct MptArchive {
     identity: BackendIdentity,
-    with: TrieHash,
-    cache: NodeCache,
+    states: HashedStates,
 }
 
 impl fmt::Debug for MptArchive {
@@ -66,7 +65,8 @@ impl MptArchive {
     /// As [`new`](Self::new) with another budget for the cache of nodes, in bytes.
     pub fn with_cache(with: TrieHash, bytes: u64) -> Self {
         let identity = BackendIdentity::plain("mpt-archive", 1, with.id());
-        Self { identity, with, cache: node_cache(bytes) }
+        let states = HashedStates::new(with, bytes, NODES, NodeKeys::Shared, KEYS);
+        Self { identity, states }
     }
 
     /// The nodes of the EIP-1186 proof of the account `owner` and of some of its slots in the
@@ -81,48 +81,15 @@ impl MptArchive {
         owner: &AccountKey,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError> {
-        ethereum::account_nodes(&self.tries(view, root), owner, slots)
-    }
-
-    fn nodes<'a>(&'a self, view: &'a dyn NodeRead) -> ArchiveNodes<'a> {
-        ArchiveNodes { view, cache: &self.cache, with: self.with }
+        self.states.account_nodes(view, root, owner, slots)
     }
 
     fn last_root(&self, view: &dyn NodeRead) -> Result<B256, StateError> {
         let last = view.scan(ROOTS, KeyRange::ALL, ScanDirection::Backward)?.next().transpose()?;
         match last {
             Some((key, row)) => decode_root(block_number(&key)?, &row),
-            None => Ok(self.with.empty_root()),
+            None => Ok(self.states.with.empty_root()),
         }
-    }
-
-    fn tries<'a>(&'a self, view: &'a dyn NodeRead, root: &B256) -> ArchiveTries<'a> {
-        ArchiveTries { nodes: self.nodes(view), root: *root }
-    }
-
-    fn reader<'a>(&'a self, view: &'a dyn NodeRead, root: &B256) -> ArchiveReader<'a> {
-        ArchiveReader::new(self.nodes(view), *root)
-    }
-
-    /// The keys of `range` that have a value in the state under `root`, in key order.
-    fn present<'a>(
-        &'a self,
-        view: &'a dyn NodeRead,
-        root: &B256,
-        range: KeyRange<'_>,
-    ) -> Result<impl Iterator<Item = Result<(BackendKey, StateValue), StateError>> + 'a, StateError>
-    {
-        let mut reader = self.reader(view, root);
-        let rows = view.scan(KEYS, range, ScanDirection::Forward)?;
-        Ok(rows.filter_map(move |row| {
-            let entry = row.and_then(|(key, _)| {
-                let key = BackendKey::decode(&key).ok_or_else(|| {
-                    StateError::corrupt(KEYS.name, format!("row {key} is not a state key"))
-                })?;
-                Ok(reader.get(&key)?.map(|value| (key, value)))
-            });
-            entry.transpose()
-        }))
     }
 }
 
@@ -132,8 +99,8 @@ fn decode_root(number: u64, row: &[u8]) -> Result<B256, StateError> {
     })
 }
 
-/// Key of the row of [`KEYS`] that holds the number of keys with a value. It sorts behind all keys.
-const LIVE: &[u8] = &[0xff];
+/// Key of the row of [`KEYS`] that holds the number of keys with a value.
+const LIVE: &[u8] = BEHIND_KEYS;
 
 fn live_keys(view: &dyn NodeRead) -> Result<u64, StateError> {
     let Some(row) = view.get(KEYS, LIVE)? else { return Ok(0) };
@@ -163,15 +130,16 @@ fn block_number(key: &[u8]) -> Result<u64, StateError> {
 
 /// Updates the storage of one account; returns its item for the account trie, and the new nodes.
 fn account(
-    nodes: ArchiveNodes<'_>,
+    nodes: HashedNodes<'_>,
+    with: TrieHash,
     root: B256,
     touched: &AccountDelta<'_>,
-) -> Result<(LeafUpdate, NewNodes), StateError> {
-    let before = nodes.account(root, &touched.owner)?;
-    let before = before.map(|(account, storage)| (account, Trie::unresolved(nodes.with, storage)));
-    let mut new = NewNodes::default();
-    let (item, _) = touched.after(nodes.with, before, &nodes, &mut new)?;
-    Ok((item, new))
+) -> Result<(LeafUpdate, NodeRecorder), StateError> {
+    let before = nodes.account(root, &with.account_path(&touched.owner))?;
+    let before = before.map(|(account, storage)| (account, Trie::unresolved(with, storage)));
+    let mut recorder = NodeRecorder::default();
+    let (item, _) = touched.after(with, before, &nodes, &mut recorder)?;
+    Ok((item, recorder))
 }
 
 impl AccountProofs for MptArchive {
@@ -193,7 +161,7 @@ impl AccountProofs for MptArchive {
         removed: &[BackendKey],
     ) -> Result<Vec<Bytes>, StateError> {
         let root: &B256 = cache.get()?;
-        merge_nodes(&self.tries(view, root), removed)
+        self.states.merge_nodes(view, root, removed)
     }
 }
 
@@ -208,15 +176,15 @@ impl Backend for MptArchive {
     fn profile(&self) -> BackendProfile {
         BackendProfile {
             tables: &[NODES, KEYS, ROOTS],
-            empty_root: self.with.empty_root(),
+            empty_root: self.states.with.empty_root(),
             proofs: true,
             absence_proofs: true,
             state_determined_root: true,
-            ethereum_root: self.with == TrieHash::Keccak256,
+            ethereum_root: self.states.with == TrieHash::Keccak256,
             binary_root: false,
             ethereum_state_only: true,
             needs_codes: false,
-            cache_bytes: self.cache.capacity(),
+            cache_bytes: self.states.cache.capacity(),
         }
     }
 
@@ -231,26 +199,26 @@ impl Backend for MptArchive {
         parent: &B256,
         delta: &BackendDelta,
     ) -> Result<ApplyOutput<B256>, StateError> {
-        let nodes = self.nodes(view.as_read());
+        let (with, nodes) = (self.states.with, self.states.nodes(view.as_read()));
         let done = by_account(delta)
             .par_iter()
             .with_min_len(4)
-            .map(|touched| account(nodes, *parent, touched))
+            .map(|touched| account(nodes, with, *parent, touched))
             .collect::<Result<Vec<_>, _>>()?;
-        let (mut items, new): (Vec<LeafUpdate>, Vec<NewNodes>) = done.into_iter().unzip();
+        let (mut items, storages): (Vec<LeafUpdate>, Vec<NodeRecorder>) = done.into_iter().unzip();
         items.sort_unstable_by_key(|item| item.key);
-        let mut new_above = NewNodes::default();
-        let accounts =
-            Trie::unresolved(self.with, *parent).update(&nodes, &items, &mut new_above)?;
+        let mut above = NodeRecorder::default();
+        let accounts = Trie::unresolved(with, *parent).update(&nodes, &items, &mut above)?;
         let root = accounts.hash();
 
-        for (hash, row) in new.into_iter().chain([new_above]).flat_map(|nodes| nodes.0) {
-            self.cache.insert(hash, row.clone());
+        let added = storages.into_iter().chain([above]).flat_map(|recorder| recorder.0.added);
+        for (hash, row) in added {
+            self.states.cache.insert(hash, row.clone());
             view.put(NODES, hash.as_slice(), row)?;
         }
         for change in delta.changes() {
             if change.previous.is_none() && change.next.is_some() {
-                let mark = Bytes::copy_from_slice(&key_mark(self.with, &change.key));
+                let mark = Bytes::copy_from_slice(&key_mark(with, &change.key));
                 view.put(KEYS, &change.key.encode(), mark)?;
             }
         }
@@ -266,7 +234,7 @@ impl Backend for MptArchive {
         root: &B256,
         key: &BackendKey,
     ) -> Result<Option<StateValue>, StateError> {
-        self.reader(view, root).get(key)
+        self.states.read(view, root, key)
     }
 
     fn slots_of(
@@ -276,15 +244,7 @@ impl Backend for MptArchive {
         owner: &AccountKey,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError> {
-        let start = owner.slots_prefix();
-        let end = prefix_end(&start);
-        self.present(view, root, KeyRange { start: &start, end: end.as_deref() })?
-            .take(limit)
-            .map(|entry| match entry? {
-                (BackendKey::Slot(_, slot), value) => Ok((slot, value)),
-                (key, _) => Err(StateError::corrupt(KEYS.name, format!("{key} among slots"))),
-            })
-            .collect()
+        self.states.slots_of(view, root, owner, limit)
     }
 
     fn entries(
@@ -294,9 +254,7 @@ impl Backend for MptArchive {
         start: Option<&BackendKey>,
         limit: usize,
     ) -> Result<Vec<(BackendKey, StateValue)>, StateError> {
-        let start = start.map(BackendKey::encode);
-        let range = KeyRange::new(start.as_deref().unwrap_or(&[]), LIVE);
-        self.present(view, root, range)?.take(limit).collect()
+        self.states.entries(view, root, start, limit)
     }
 
     fn bulk_load(
@@ -305,7 +263,7 @@ impl Backend for MptArchive {
         entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
-        let mut load = ArchiveLoad { with: self.with, live_keys: 0 };
+        let mut load = ArchiveLoad { states: &self.states, live_keys: 0 };
         let root = ethereum::load(&mut load, entries, sink)?;
         sink.put(KEYS, LIVE, &load.live_keys.to_be_bytes())?;
         sink.put(ROOTS, &number.to_be_bytes(), root.as_slice())?;
@@ -318,7 +276,7 @@ impl Backend for MptArchive {
         root: &B256,
         keys: &[BackendKey],
     ) -> Result<Bytes, StateError> {
-        ethereum::prove(&self.tries(view, root), keys)
+        self.states.prove(view, root, keys)
     }
 
     fn verify(
@@ -327,7 +285,7 @@ impl Backend for MptArchive {
         keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
-        verify::verify_with(self.with, root, keys, proof)
+        verify::verify_with(self.states.with, root, keys, proof)
     }
 
     fn stats(&self, view: &dyn NodeRead, _: &B256) -> Result<BackendStats, StateError> {
@@ -347,7 +305,7 @@ impl Backend for MptArchive {
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
-        check::check(self.with, view, *root, rebuilt, report)
+        check::check(self.states.with, view, *root, rebuilt, report)
     }
 
     fn extensions(&self) -> BackendExtensions<'_> {
@@ -384,18 +342,18 @@ impl StateHistory for MptArchive {
 }
 
 /// A bulk load under way.
-struct ArchiveLoad {
-    with: TrieHash,
+struct ArchiveLoad<'a> {
+    states: &'a HashedStates,
     live_keys: u64,
 }
 
-impl BulkLayout for ArchiveLoad {
+impl BulkLayout for ArchiveLoad<'_> {
     type Stamp = ();
 
     fn stamp(&self) {}
 
     fn hash(&self) -> TrieHash {
-        self.with
+        self.states.with
     }
 
     fn entry(
@@ -405,18 +363,15 @@ impl BulkLayout for ArchiveLoad {
         _: &StateValue,
     ) -> Result<(), StateError> {
         self.live_keys += 1;
-        sink.put(KEYS, &key.encode(), &key_mark(self.with, key))
+        sink.put(KEYS, &key.encode(), &key_mark(self.states.with, key))
     }
 
     fn build(
         &mut self,
         sink: &mut dyn BulkSink,
-        _: Option<AccountKey>,
+        trie: Option<AccountKey>,
         leaves: LeafSorter<()>,
     ) -> Result<B256, StateError> {
-        let built = leaves.build(self.with, &NewNodes::default(), |new| {
-            new.0.iter().try_for_each(|(hash, row)| sink.put_unordered(NODES, hash.as_slice(), row))
-        })?;
-        Ok(built.hash())
+        self.states.load_trie(sink, trie, leaves)
     }
 }

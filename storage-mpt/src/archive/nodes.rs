@@ -3,25 +3,22 @@
 use crate::{
     TrieHash,
     decode::{self, WalkStep},
-    ethereum, leaf,
-    trie::{Branch, BranchLink, NodeLink, NodeSource, Trie, UpdateRecorder},
+    leaf,
+    trie::{Branch, BranchLink, NodeChanges, NodeLink, NodeSource, UpdateRecorder},
 };
 use alloy_primitives::{B256, Bytes, map::FbBuildHasher};
 use alloy_trie::{Nibbles, nodes::RlpNode};
 use quick_cache::{Weighter, sync::Cache as LruCache};
-use retrie_state::{Account, AccountKey, BackendKey, NodeRead, RowTable, StateError, StateValue};
+use retrie_state::{Account, NodeRead, RowTable, StateError, StateValue};
 use std::sync::Arc;
 
-/// Nodes: hash to RLP.
-pub const NODES: RowTable = RowTable::new(0x12, "MptArchiveNodes");
-
-/// Rows of nodes in memory. A hash has the same content in every block, on every fork and in every
-/// store, so no row in the cache ever becomes wrong.
-pub(super) type NodeCache = LruCache<B256, Bytes, RowWeighter, FbBuildHasher<32>>;
+/// Rows of nodes in memory, by hash. A hash has the same content in every block, on every fork and
+/// in every store, so no row in the cache ever becomes wrong.
+pub(crate) type NodeCache = LruCache<B256, Bytes, RowWeighter, FbBuildHasher<32>>;
 
 /// The weight of a row: its content, its key, and the overhead of the allocator.
 #[derive(Clone, Debug)]
-pub(super) struct RowWeighter;
+pub(crate) struct RowWeighter;
 
 impl Weighter<B256, Bytes> for RowWeighter {
     fn weight(&self, _: &B256, row: &Bytes) -> u64 {
@@ -36,28 +33,73 @@ pub(super) fn node_cache(bytes: u64) -> NodeCache {
     LruCache::with(rows, bytes, RowWeighter, FbBuildHasher::default(), Default::default())
 }
 
-/// The nodes in a view, by hash.
+/// The keys of the rows of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeKeys {
+    /// The hash of the node. All tries that have the node share its row.
+    Shared,
+    /// In the account trie the hash of the node; in a storage trie this, exclusive-or the path of
+    /// its account. So each trie has rows of its own.
+    OfTrie,
+}
+
+impl NodeKeys {
+    /// The exclusive-or of a row's key and the hash of its node, in the storage trie of the account
+    /// with this path.
+    pub(crate) const fn mask(self, account: B256) -> B256 {
+        match self {
+            Self::Shared => B256::ZERO,
+            Self::OfTrie => account,
+        }
+    }
+}
+
+/// The nodes of one trie in a view, by hash; first of the account trie.
 #[derive(Clone, Copy)]
-pub(super) struct ArchiveNodes<'a> {
+pub(crate) struct HashedNodes<'a> {
     pub(super) view: &'a dyn NodeRead,
     pub(super) cache: &'a NodeCache,
     pub(super) with: TrieHash,
+    pub(super) table: RowTable,
+    pub(super) keys: NodeKeys,
+    /// The exclusive-or of a row's key and the hash of its node.
+    pub(super) mask: B256,
 }
 
-impl ArchiveNodes<'_> {
+impl HashedNodes<'_> {
+    /// The nodes of the storage trie of the account with this path.
+    pub(crate) const fn of_storage(&self, account: B256) -> Self {
+        Self { mask: self.keys.mask(account), ..*self }
+    }
+
     fn get(&self, hash: &B256) -> Result<Bytes, StateError> {
         if let Some(row) = self.cache.get(hash) {
             return Ok(row);
         }
-        let row = self.view.get(NODES, hash.as_slice())?.ok_or_else(|| {
-            StateError::corrupt(NODES.name, format!("no row for the node {hash}"))
-        })?;
+        let key = *hash ^ self.mask;
+        let row = self.view.get(self.table, key.as_slice())?;
+        let row = row.ok_or_else(|| self.corrupt(format!("no row for the node {hash}")))?;
         self.cache.insert(*hash, row.clone());
         Ok(row)
     }
 
+    fn corrupt(&self, what: String) -> StateError {
+        StateError::corrupt(self.table.name, what)
+    }
+
+    fn malformed(&self, hash: &B256) -> StateError {
+        self.corrupt(format!("malformed row of the node {hash}"))
+    }
+
+    fn malformed_at(&self, path: &Nibbles, reference: &RlpNode) -> StateError {
+        reference.as_hash().map_or_else(
+            || self.corrupt(format!("malformed embedded node at {path:?}")),
+            |hash| self.malformed(&hash),
+        )
+    }
+
     /// The value at `key` in the trie under `root`.
-    pub(super) fn find(&self, root: B256, key: &B256) -> Result<Option<Bytes>, StateError> {
+    fn find(&self, root: B256, key: &B256) -> Result<Option<Bytes>, StateError> {
         if root == self.with.empty_root() {
             return Ok(None);
         }
@@ -68,37 +110,27 @@ impl ArchiveNodes<'_> {
                 Some(WalkStep::Node(child, at)) => (hash, depth) = (child, at),
                 Some(WalkStep::Value(value)) => return Ok(Some(row.slice_ref(value))),
                 Some(WalkStep::Absent) => return Ok(None),
-                None => return Err(malformed(&hash)),
+                None => return Err(self.malformed(&hash)),
             }
         }
     }
 
-    /// The account `owner` and its storage root.
-    pub(super) fn account(
+    /// The account with this path in the account trie under `root`, and its storage root.
+    pub(crate) fn account(
         &self,
         root: B256,
-        owner: &AccountKey,
+        path: &B256,
     ) -> Result<Option<(Account, B256)>, StateError> {
-        let Some(leaf) = self.find(root, &self.with.account_path(owner))? else { return Ok(None) };
-        let account = leaf::decode_account(&leaf).ok_or_else(|| {
-            StateError::corrupt(NODES.name, format!("malformed leaf of account {owner}"))
-        })?;
-        Ok(Some(account))
+        let Some(leaf) = self.find(root, path)? else { return Ok(None) };
+        let account = leaf::decode_account(&leaf);
+        account.map(Some).ok_or_else(|| self.corrupt(format!("malformed leaf of account {path}")))
     }
 
-    /// The value of `slot` of `owner` in the storage trie under `root`.
-    pub(super) fn slot(
-        &self,
-        root: B256,
-        owner: &AccountKey,
-        slot: &B256,
-    ) -> Result<Option<StateValue>, StateError> {
-        let path = self.with.slot_path(owner, slot);
-        let Some(leaf) = self.find(root, &path)? else { return Ok(None) };
-        let value = leaf::decode_slot_value(&leaf).ok_or_else(|| {
-            StateError::corrupt(NODES.name, format!("malformed leaf of slot {slot}"))
-        })?;
-        Ok(Some(value))
+    /// The value of the slot with this path in the storage trie under `root`.
+    pub(crate) fn slot(&self, root: B256, path: &B256) -> Result<Option<StateValue>, StateError> {
+        let Some(leaf) = self.find(root, path)? else { return Ok(None) };
+        let value = leaf::decode_slot_value(&leaf);
+        value.map(Some).ok_or_else(|| self.corrupt(format!("malformed leaf of slot {path}")))
     }
 
     /// RLP of the node with this reference.
@@ -110,29 +142,18 @@ impl ArchiveNodes<'_> {
     }
 }
 
-fn malformed(hash: &B256) -> StateError {
-    StateError::corrupt(NODES.name, format!("malformed row of the node {hash}"))
-}
-
-fn malformed_at(path: &Nibbles, reference: &RlpNode) -> StateError {
-    reference.as_hash().map_or_else(
-        || StateError::corrupt(NODES.name, format!("malformed embedded node at {path:?}")),
-        |hash| malformed(&hash),
-    )
-}
-
-impl NodeSource for ArchiveNodes<'_> {
+impl NodeSource for HashedNodes<'_> {
     type Stamp = ();
 
     fn load(&self, path: &Nibbles, link: &BranchLink) -> Result<Arc<Branch>, StateError> {
         let reference = link.reference();
         let branch = decode::branch(path, reference, &self.rlp(reference)?);
-        branch.map(Arc::new).ok_or_else(|| malformed_at(path, reference))
+        branch.map(Arc::new).ok_or_else(|| self.malformed_at(path, reference))
     }
 
     fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<NodeLink, StateError> {
         let link = decode::link(path, reference, &self.rlp(reference)?);
-        link.ok_or_else(|| malformed_at(path, reference))
+        link.ok_or_else(|| self.malformed_at(path, reference))
     }
 
     /// The cache keeps rows, so no branches are kept.
@@ -141,11 +162,11 @@ impl NodeSource for ArchiveNodes<'_> {
     }
 }
 
-/// The new nodes of an update.
+/// Records the nodes that an update adds and removes.
 #[derive(Debug, Default)]
-pub(super) struct NewNodes(pub(super) Vec<(B256, Bytes)>);
+pub(crate) struct NodeRecorder(pub(crate) NodeChanges);
 
-impl UpdateRecorder for NewNodes {
+impl UpdateRecorder for NodeRecorder {
     type Stamp = ();
 
     const NODES: bool = true;
@@ -162,67 +183,7 @@ impl UpdateRecorder for NewNodes {
 
     fn record(&mut self, _: &Nibbles, _: Option<&Branch>, _: Option<&Branch>) {}
 
-    fn nodes(&mut self, nodes: Vec<(B256, Bytes)>) {
-        self.0.extend(nodes);
-    }
-}
-
-/// Reads many keys of one state. Successive keys of one account cost one lookup of the account.
-pub(super) struct ArchiveReader<'a> {
-    nodes: ArchiveNodes<'a>,
-    root: B256,
-    /// The account of the last key.
-    account: Option<(AccountKey, Option<(Account, B256)>)>,
-}
-
-impl<'a> ArchiveReader<'a> {
-    pub(super) const fn new(nodes: ArchiveNodes<'a>, root: B256) -> Self {
-        Self { nodes, root, account: None }
-    }
-
-    pub(super) fn get(&mut self, key: &BackendKey) -> Result<Option<StateValue>, StateError> {
-        let account = match &self.account {
-            Some((owner, account)) if owner == key.account() => *account,
-            _ => {
-                let account = self.nodes.account(self.root, key.account())?;
-                self.account = Some((*key.account(), account));
-                account
-            }
-        };
-        match (key, account) {
-            (_, None) => Ok(None),
-            (BackendKey::Account(_), Some((account, _))) => Ok(Some(account.encode())),
-            (BackendKey::Slot(owner, slot), Some((_, storage))) => {
-                self.nodes.slot(storage, owner, slot)
-            }
-        }
-    }
-}
-
-/// The tries under one root, for proofs.
-pub(super) struct ArchiveTries<'a> {
-    pub(super) nodes: ArchiveNodes<'a>,
-    pub(super) root: B256,
-}
-
-impl<'a> ethereum::StateTries for ArchiveTries<'a> {
-    type Stamp = ();
-    type Source = ArchiveNodes<'a>;
-
-    fn hash(&self) -> TrieHash {
-        self.nodes.with
-    }
-
-    fn accounts(&self) -> (Trie, ArchiveNodes<'a>) {
-        (Trie::unresolved(self.nodes.with, self.root), self.nodes)
-    }
-
-    fn storage(
-        &self,
-        _: &AccountKey,
-        root: B256,
-        (): (),
-    ) -> Result<(Trie, ArchiveNodes<'a>), StateError> {
-        Ok((Trie::unresolved(self.nodes.with, root), self.nodes))
+    fn nodes(&mut self, changes: NodeChanges) {
+        self.0.extend(changes);
     }
 }

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | keeps the latest version of rows by path ([`Mpt`](crate::Mpt)) | [`RowSource`] and [`RowRecorder`], stamp `()` |
 //! | keeps all versions of rows, by path and block | [`RowSource`] and [`RowRecorder`], stamp `u64`: a parent names the block that wrote its child's row, so every read is an exact `get`; the store puts the changed rows that have a `next`, and may delete the others when no kept state needs them |
-//! | keeps nodes by hash ([`MptArchive`](crate::MptArchive)) | a source that [resolves](NodeSource::resolve) links, a recorder that needs [nodes](UpdateRecorder::NODES) |
+//! | keeps nodes by hash ([`MptArchive`](crate::MptArchive), [`PrunedMpt`](crate::PrunedMpt)) | a source that [resolves](NodeSource::resolve) links, a recorder that needs [nodes](UpdateRecorder::NODES) |
 //! | has a whole trie in memory | [`MemorySource`], and `()` for a recorder |
 //! | learns of items before its batch is complete | [`EarlySubtries`] and [`Trie::update_after`] |
 //! | works in the background | [`SequentialSource`] around its source: only the calling thread works |
@@ -35,7 +35,9 @@ pub use early::EarlySubtries;
 pub use node::{Branch, BranchChildren, BranchLink, Leaf, NodeLink};
 pub use packed::PackedValue;
 pub use sorter::LeafSorter;
-pub use source::{BuildSource, MemorySource, NodeSource, SequentialSource, UpdateRecorder};
+pub use source::{
+    BuildSource, MemorySource, NodeChanges, NodeSource, SequentialSource, UpdateRecorder,
+};
 pub use stamp::RowStamp;
 pub use table::{RowChange, RowPlace, RowRecorder, RowSource};
 

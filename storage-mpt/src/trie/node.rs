@@ -1,7 +1,7 @@
 //! Nodes in memory. They are immutable and shared: an update makes new branches along the touched
 //! paths and keeps the rest.
 
-use super::stamp::RowStamp;
+use super::{source::NodeChanges, stamp::RowStamp};
 use crate::hash::TrieHash;
 use alloy_primitives::{B256, Bytes};
 use alloy_trie::{
@@ -16,35 +16,42 @@ pub(crate) struct NodeEncoder {
     hash: TrieHash,
     /// RLP of the last node.
     pub(crate) rlp: Vec<u8>,
-    /// Each hashed node with its RLP, if they are collected.
-    hashed: Option<Vec<(B256, Bytes)>>,
+    /// The nodes it hashed, and those they replace, if they are collected.
+    changes: Option<NodeChanges>,
 }
 
 impl NodeEncoder {
     pub(crate) fn new(hash: TrieHash) -> Self {
-        Self { hash, rlp: Vec::with_capacity(600), hashed: None }
+        Self { hash, rlp: Vec::with_capacity(600), changes: None }
     }
 
     /// An encoder that collects the nodes it hashes.
     pub(crate) fn collecting(hash: TrieHash) -> Self {
-        Self { hashed: Some(Vec::new()), ..Self::new(hash) }
+        Self { changes: Some(NodeChanges::default()), ..Self::new(hash) }
     }
 
     /// An empty encoder of the same kind.
     pub(crate) fn fork(&self) -> Self {
-        if self.hashed.is_some() { Self::collecting(self.hash) } else { Self::new(self.hash) }
+        if self.changes.is_some() { Self::collecting(self.hash) } else { Self::new(self.hash) }
     }
 
     /// Adds the nodes that another encoder collected.
     pub(crate) fn absorb(&mut self, part: Self) {
-        if let (Some(all), Some(part)) = (&mut self.hashed, part.hashed) {
+        if let (Some(all), Some(part)) = (&mut self.changes, part.changes) {
             all.extend(part);
         }
     }
 
+    /// Collects the node with this reference, if it has a hash, as one that leaves its place.
+    pub(crate) fn remove(&mut self, reference: &RlpNode) {
+        if let Some(changes) = &mut self.changes {
+            changes.removed.extend(reference.as_hash());
+        }
+    }
+
     /// The collected nodes.
-    pub(crate) fn into_hashed(self) -> Vec<(B256, Bytes)> {
-        self.hashed.unwrap_or_default()
+    pub(crate) fn into_changes(self) -> NodeChanges {
+        self.changes.unwrap_or_default()
     }
 
     fn encode(&mut self, node: &impl alloy_rlp::Encodable) {
@@ -60,8 +67,8 @@ impl NodeEncoder {
             return embedded;
         }
         let hash = self.hash.hash(&self.rlp);
-        if let Some(nodes) = &mut self.hashed {
-            nodes.push((hash, Bytes::copy_from_slice(&self.rlp)));
+        if let Some(changes) = &mut self.changes {
+            changes.added.push((hash, Bytes::copy_from_slice(&self.rlp)));
         }
         RlpNode::word_rlp(&hash)
     }

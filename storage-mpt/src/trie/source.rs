@@ -124,7 +124,7 @@ pub trait UpdateRecorder: Send + Sync + Sized {
     /// The version of a row, in links.
     type Stamp: RowStamp;
 
-    /// Whether [`nodes`](Self::nodes) needs the nodes.
+    /// Whether [`nodes`](Self::nodes) needs the changed nodes.
     const NODES: bool = false;
 
     /// The stamp of new branches. A leaf takes the stamp of its item.
@@ -144,10 +144,28 @@ pub trait UpdateRecorder: Send + Sync + Sized {
         next: Option<&Branch<Self::Stamp>>,
     );
 
-    /// Records the nodes of the changed paths that have a hash, with their RLP: branches,
-    /// extensions and leaves, the root included. Called once per update.
-    fn nodes(&mut self, nodes: Vec<(B256, Bytes)>) {
-        let _ = nodes;
+    /// Records the nodes of the changed paths. Called once per update.
+    fn nodes(&mut self, changes: NodeChanges) {
+        let _ = changes;
+    }
+}
+
+/// The nodes of the changed paths of an update that have a hash: branches, extensions and leaves,
+/// the root included. A node that hangs at several places is listed for each of them, and one that
+/// stays at its place although its path was rewritten is among both.
+#[derive(Debug, Default)]
+pub struct NodeChanges {
+    /// Hash and RLP of each node of the new trie.
+    pub added: Vec<(B256, Bytes)>,
+    /// Hash of each node of the old trie, if it came from a source that addresses nodes by hash.
+    pub removed: Vec<B256>,
+}
+
+impl NodeChanges {
+    /// Adds the changes of another part of the update.
+    pub fn extend(&mut self, part: Self) {
+        self.added.extend(part.added);
+        self.removed.extend(part.removed);
     }
 }
 

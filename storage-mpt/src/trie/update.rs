@@ -5,7 +5,6 @@ use super::{
     early::EarlySubtries,
     loaded,
     node::{Branch, BranchChildren, BranchLink, Leaf, NodeEncoder, NodeLink},
-    resolved,
     source::{NodeSource, UpdateRecorder},
     stamp::RowStamp,
     unresolvable,
@@ -142,7 +141,7 @@ impl<'a, N: NodeSource, R: UpdateRecorder<Stamp = N::Stamp>> TrieUpdate<'a, N, R
     pub(super) fn finish_into(self, recorder: &mut R) {
         recorder.absorb(self.recorder);
         if R::NODES {
-            recorder.nodes(self.encoder.into_hashed());
+            recorder.nodes(self.encoder.into_changes());
         }
     }
 
@@ -172,7 +171,13 @@ impl<'a, N: NodeSource, R: UpdateRecorder<Stamp = N::Stamp>> TrieUpdate<'a, N, R
             Some(NodeLink::Branch(link)) => self.branch(link, slot, items),
             Some(NodeLink::Unresolved(reference)) => match self.source.resolve(slot, reference)? {
                 NodeLink::Unresolved(_) => Err(unresolvable(slot)),
-                link => self.slot(Some(&link), slot, items),
+                link => {
+                    let outcome = self.slot(Some(&link), slot, items)?;
+                    if matches!(outcome, SlotOutcome::New(_)) {
+                        self.encoder.remove(reference);
+                    }
+                    Ok(outcome)
+                }
             },
         }
     }
@@ -244,7 +249,11 @@ impl<'a, N: NodeSource, R: UpdateRecorder<Stamp = N::Stamp>> TrieUpdate<'a, N, R
         let middle = match inside {
             None if before.is_empty() && after.is_empty() => return Ok(SlotOutcome::Same),
             None => Some(PlacedLink { path, link: NodeLink::Branch(link.clone()) }),
-            Some(placed) => placed,
+            Some(placed) => {
+                // The extension is the node of the slot, this the one below it.
+                self.encoder.remove(link.reference());
+                placed
+            }
         };
         let entries: Vec<_> = before
             .into_iter()
@@ -310,8 +319,7 @@ impl<'a, N: NodeSource, R: UpdateRecorder<Stamp = N::Stamp>> TrieUpdate<'a, N, R
             (Some((nibble, only)), None) => {
                 self.recorder.record(path, Some(&node), None);
                 let slot = child_slot(path, nibble);
-                let link =
-                    only.take().map(|link| resolved(self.source, &slot, link)).transpose()?;
+                let link = only.take().map(|link| self.only_child(&slot, link)).transpose()?;
                 link.map(|link| PlacedLink::taken_from(&slot, link))
             }
             (None, _) => {
@@ -320,6 +328,22 @@ impl<'a, N: NodeSource, R: UpdateRecorder<Stamp = N::Stamp>> TrieUpdate<'a, N, R
             }
             _ => Some(self.finish(path, Some(&node), children)),
         }))
+    }
+
+    /// Resolves the only child that a branch has left, which moves up from `slot`.
+    fn only_child(
+        &mut self,
+        slot: &Nibbles,
+        link: NodeLink<N::Stamp>,
+    ) -> Result<NodeLink<N::Stamp>, StateError> {
+        let NodeLink::Unresolved(reference) = link else { return Ok(link) };
+        let link = self.source.resolve(slot, &reference)?;
+        // A leaf or an extension is another node elsewhere; a branch stays the same.
+        let is_branch = matches!(&link, NodeLink::Branch(link) if !link.has_extension());
+        if !is_branch {
+            self.encoder.remove(&reference);
+        }
+        Ok(link)
     }
 
     /// Builds the subtrie at `slot` from entries in path order, of which none is a prefix of

@@ -7,4 +7,5 @@ mod kit;
 mod mainnet;
 mod model;
 mod proofs;
+mod pruned;
 mod seam;

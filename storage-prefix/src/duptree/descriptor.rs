@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
     BackendKey, HashId, ProofError, StateValue,
-    descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
+    descriptor::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier},
 };
 
 /// Name of the backend.
@@ -43,7 +43,7 @@ pub const FORMAT: ProofFormat = ProofFormat {
     hash: HashId::Blake2b256,
     has_ethereum_root: false,
     shows_history: false,
-    verifier: Some(&DupTreeVerifier),
+    verifier: FormatVerifier::Fixed(&DupTreeVerifier),
 };
 
 #[cfg(feature = "std")]

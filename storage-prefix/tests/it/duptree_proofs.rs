@@ -77,7 +77,7 @@ fn every_key_is_proven_alone_and_all_together() {
     let turned: Vec<_> = keys.iter().rev().copied().collect();
     assert_eq!(store.prove(&keys), store.prove(&turned), "order does not show");
     assert_eq!(verify(store.root, &keys, &store.prove(&keys)).unwrap(), truth(&keys));
-    let verifier = FORMAT.verifier.unwrap();
+    let verifier = FORMAT.verifier.fixed().unwrap();
     let proof = store.prove(&keys);
     assert_eq!(verifier.values(store.root, &keys, None, &proof).unwrap(), truth(&keys));
     let old = verifier.values(store.root, &keys, Some(3), &proof);

@@ -112,6 +112,16 @@ impl LiveView {
         }
     }
 
+    /// The state after a known block, to execute calls on, and the same state as the block's root
+    /// commits to it, to prove from.
+    ///
+    /// # Errors
+    /// As [`provable_state`](Self::provable_state), for a patch of any account.
+    pub fn provable_after(&self, hash: &B256) -> Result<(PostState, StateProvider), PipelineError> {
+        let patch = self.patch_after(hash)?;
+        self.unpatched(hash, patch.as_deref())
+    }
+
     /// The state that a known block is executed on, and the same state as the root of its parent
     /// commits to it, to prove from.
     ///
@@ -121,14 +131,22 @@ impl LiveView {
         &self,
         block: &RecoveredBlock,
     ) -> Result<(PostState, StateProvider), PipelineError> {
-        let parent = block.parent_hash;
         let patch = self.patch_before(&block.hash())?;
+        self.unpatched(&block.parent_hash, patch.as_deref())
+    }
+
+    fn unpatched(
+        &self,
+        hash: &B256,
+        patch: Option<&StatePatch>,
+    ) -> Result<(PostState, StateProvider), PipelineError> {
         if patch.is_some_and(|patch| !patch.delta.is_empty()) {
-            let (what, number) = ("the state".into(), block.number.saturating_sub(1));
-            return Err(PipelineError::ChangedByHand { what, number, hash: parent });
+            let number = self.block_number(hash)?.unwrap_or_default();
+            let (what, hash) = ("the state".into(), *hash);
+            return Err(PipelineError::ChangedByHand { what, number, hash });
         }
-        let state = self.state_at(&parent, StateNeed::Proofs)?;
-        Ok((self.patched(&parent, state.clone(), None)?, state))
+        let state = self.state_at(hash, StateNeed::Proofs)?;
+        Ok((self.patched(hash, state.clone(), None)?, state))
     }
 
     /// The state after a known block with all its entries, including a dev chain's patch, and its

@@ -48,6 +48,7 @@
 
 mod bal_overlay;
 mod block_state;
+mod call;
 mod constantinople;
 mod database;
 mod deadline;
@@ -68,6 +69,7 @@ mod source;
 mod tables;
 
 pub use block_state::{BlockState, ReadFailure, TouchedSlots};
+pub use call::{CallRequestError, CallRules, lowest_transaction_type, prepare_call};
 pub use database::ReadCounts;
 pub use deposits::DepositLayoutError;
 pub use error::{DatabaseError, ExecutionError, ObserverError};

@@ -13,6 +13,7 @@ use revm::{
 /// and the blob proofs share it; a block or blob that needs it during the load waits.
 pub fn load_trusted_setup() {
     // The precompile and alloy's sidecars use this precomputation level too.
+    #[cfg(feature = "native")]
     c_kzg::ethereum_kzg_settings(8);
 }
 

@@ -8,6 +8,7 @@ export type ErrorClass =
   | 'missing'
   | 'unused'
   | 'value'
+  | 'call'
   | 'claim'
   | 'code';
 

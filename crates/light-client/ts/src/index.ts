@@ -9,6 +9,13 @@
  */
 export type { Hex } from './bytes.js';
 export { fromHex, toHex } from './bytes.js';
+export {
+  type CallAnswer,
+  type CallRequest,
+  CallVerifier,
+  type TrustedCallBlock,
+  type VerifiedCall,
+} from './call.js';
 export { ColeParams } from './cole/params.js';
 export { type ErrorClass, Refused } from './errors.js';
 export { type BlockJson, encodeHeader } from './header.js';

@@ -4,8 +4,8 @@
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser, error::ErrorKind};
 use eyre::{OptionExt, bail, eyre};
 use retrie_backends::{
-    BackendDescriptor, BackendFlag, ConstructorInput, FlagArgument, FlagValues, MakeError,
-    StorePurpose, all, find, flags, trusted_param_flags, user_cache, with_ethereum_root,
+    BackendConstructor, BackendDescriptor, BackendFlag, ConstructorInput, FlagArgument, FlagValues,
+    MakeError, StorePurpose, all, find, flags, trusted_param_flags, user_cache, with_ethereum_root,
     witness_openers,
 };
 use retrie_db::DatadirMetadata;
@@ -225,12 +225,19 @@ pub fn make(
 ) -> eyre::Result<Arc<dyn AnyBackend>> {
     let other =
         backend.hashes.iter().find(|other| hash.is_some_and(|hash| other.hash == hash.id()));
-    if let Some(other) = other {
-        return Ok((other.make)());
-    }
+    make_by(other.map_or(backend.make, |other| other.make), backend, flags, purpose)
+}
+
+/// Makes the backend by this one of its constructors.
+fn make_by(
+    constructor: BackendConstructor,
+    backend: &BackendDescriptor,
+    flags: &FlagValues,
+    purpose: StorePurpose<'_>,
+) -> eyre::Result<Arc<dyn AnyBackend>> {
     let cache = user_cache();
     let making = ConstructorInput { flags, purpose, cache: cache.as_deref() };
-    (backend.make)(&making).map_err(|error| advised(backend, error))
+    constructor(&making).map_err(|error| advised(backend, error))
 }
 
 /// The backend of the datadir with this metadata.
@@ -253,13 +260,9 @@ pub(super) fn make_existing(
     datadir: &Path,
 ) -> eyre::Result<Arc<dyn AnyBackend>> {
     let DatadirMetadata { hash, params, layout, .. } = metadata;
-    match backend.hashes.iter().find(|other| other.hash.name() == hash) {
-        Some(other) => Ok((other.make)()),
-        None => {
-            let purpose = StorePurpose::Existing { datadir, params: *params, layout };
-            make(backend, None, flags, purpose)
-        }
-    }
+    let other = backend.hashes.iter().find(|other| other.hash.name() == hash);
+    let purpose = StorePurpose::Existing { datadir, params: *params, layout };
+    make_by(other.map_or(backend.make, |other| other.make), backend, flags, purpose)
 }
 
 /// The error with its advice.

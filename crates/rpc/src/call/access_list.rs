@@ -1,6 +1,6 @@
 //! `eth_createAccessList`: the accounts and slots that a call touches (EIP-2930).
 
-use super::{CallEnvironment, CallRules, prepare};
+use super::CallEnvironment;
 use crate::{
     MethodParams, RpcContext, RpcResult,
     geth_errors::{TransactFailure, halt_text_with_step, revert_text},
@@ -9,6 +9,7 @@ use alloy_eips::eip2930::AccessListResult;
 use alloy_primitives::U256;
 use alloy_rpc_types_eth::{TransactionRequest, state::StateOverride};
 use retrie_engine::LiveView;
+use retrie_execution::{CallRules, prepare_call};
 use revm::context::{TransactionType, TxEnv, result::ExecutionResult};
 use revm_inspectors::access_list::AccessListInspector;
 
@@ -26,7 +27,7 @@ pub(super) fn create_access_list(
     let ground = CallEnvironment::after(rpc, view, block, None)?;
     let mut simulation = ground.simulation(rpc, None, accounts)?;
     let base_fee = simulation.env().block_env.basefee;
-    let mut tx = prepare(&mut simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
+    let mut tx = prepare_call(&mut simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
     if tx.tx_type == TransactionType::Legacy as u8 {
         tx.tx_type = TransactionType::Eip2930.into();
     }

@@ -1,6 +1,6 @@
 //! `eth_estimateGas`: the least gas with which a call succeeds, within a small error.
 
-use super::{CallEnvironment, CallRules, prepare, request::allowance};
+use super::{CallEnvironment, payment::allowance};
 use crate::{
     MethodParams, RpcContext, RpcError, RpcResult,
     geth_errors::{self, TransactFailure},
@@ -9,7 +9,7 @@ use alloy_eips::BlockId;
 use alloy_primitives::{KECCAK256_EMPTY, TxKind, U64};
 use alloy_rpc_types_eth::{BlockOverrides, TransactionRequest, state::StateOverride};
 use retrie_engine::LiveView;
-use retrie_execution::{EvmSimulation, max_tx_gas_limit};
+use retrie_execution::{CallRules, EvmSimulation, max_tx_gas_limit, prepare_call};
 use revm::context::{
     TxEnv,
     result::{ExecutionResult, HaltReason},
@@ -54,7 +54,7 @@ pub(crate) fn estimate(
     let asked = request.gas.filter(|gas| *gas >= PLAIN_TRANSFER);
     let base_fee = simulation.env().block_env.basefee;
     let cap = max_tx_gas_limit(&simulation.env().cfg_env);
-    let tx = prepare(&mut simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
+    let tx = prepare_call(&mut simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
     // With state gas (EIP-8037) the cap of EIP-7825 still holds for all other gas.
     simulation.env_mut().cfg_env.tx_gas_limit_cap = None;
     let mut most = asked.unwrap_or_else(|| ground.header().gas_limit).min(cap);

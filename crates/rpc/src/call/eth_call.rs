@@ -1,6 +1,6 @@
 //! `eth_call` and `eth_callMany`.
 
-use super::{CallEnvironment, CallRules, call_bundles, prepare};
+use super::{CallEnvironment, call_bundles};
 use crate::{
     MethodParams, RpcContext, RpcError, RpcResult,
     geth_errors::{self, TransactFailure},
@@ -10,7 +10,7 @@ use alloy_rpc_types_eth::{
     BlockOverrides, Bundle, EthCallResponse, StateContext, TransactionRequest, state::StateOverride,
 };
 use retrie_engine::LiveView;
-use retrie_execution::EvmSimulation;
+use retrie_execution::{CallRules, EvmSimulation, prepare_call};
 use revm::context::result::ResultAndState;
 
 /// `eth_call(call, block, stateOverrides, blockOverrides)`: what the call returns.
@@ -37,7 +37,7 @@ fn transact(
     commits: bool,
 ) -> RpcResult<Bytes> {
     let block_env = simulation.env().block_env.clone();
-    let tx = prepare(simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
+    let tx = prepare_call(simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
     let (base_fee, time) = (block_env.basefee, rpc.limits.evm_timeout);
     let output = match simulation.transact(tx.clone()) {
         Ok(ResultAndState { result, state }) => {

@@ -1,5 +1,5 @@
 //! Executions that change nothing: `eth_call`, `eth_callMany`, `eth_estimateGas`,
-//! `eth_createAccessList` and `eth_simulateV1`.
+//! `eth_createAccessList` and `eth_simulateV1`; and `state_call`, which proves what it reads.
 //!
 //! ```text
 //!  request --.
@@ -17,7 +17,8 @@ mod environment;
 mod estimate;
 mod eth_call;
 mod overrides;
-mod request;
+mod payment;
+mod proven_call;
 mod roots;
 mod simulate;
 mod transfers;
@@ -26,7 +27,6 @@ mod unsigned;
 pub(crate) use environment::{CallEnvironment, call_bundles};
 pub(crate) use estimate::estimate;
 use overrides::{apply_block_overrides, apply_state_overrides, header_of_call};
-pub(crate) use request::{CallRules, prepare};
 
 use crate::{RpcContext, args::register_heavy};
 use jsonrpsee::RpcModule;
@@ -46,4 +46,9 @@ pub(crate) fn register(module: &mut RpcModule<RpcContext>) {
     register_heavy(module, "eth_simulateV1", |rpc, view, args| {
         simulate::simulate(rpc, &view, args)
     });
+}
+
+/// Registers `state_call`, which belongs to the namespace `state`.
+pub(crate) fn register_proven(module: &mut RpcModule<RpcContext>) {
+    register_heavy(module, "state_call", |rpc, view, args| proven_call::call(rpc, &view, args));
 }

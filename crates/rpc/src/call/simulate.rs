@@ -6,10 +6,9 @@
 //! extended.
 
 use super::{
-    CallRules, apply_block_overrides, apply_state_overrides,
+    apply_block_overrides, apply_state_overrides,
     overrides::override_header,
-    prepare,
-    request::{pays_blobs, transaction_type},
+    payment::pays_blobs,
     roots::SimulatedRoots,
     transfers::LogCollector,
     unsigned::{block_json, transactions_root, unsigned_transaction},
@@ -37,7 +36,8 @@ use retrie_chainspec::primitives::{
 use retrie_consensus::{next_base_fee, next_excess_blob_gas};
 use retrie_engine::{LiveView, PostState};
 use retrie_execution::{
-    EvmSimulation, ExecutionInput, LayeredState, SimulatedBlockResult, TransactError,
+    CallRules, EvmSimulation, ExecutionInput, LayeredState, SimulatedBlockResult, TransactError,
+    lowest_transaction_type, prepare_call,
 };
 use revm::{
     context::{
@@ -430,7 +430,7 @@ impl CallExecutor<'_> {
         if *self.gas == 0 {
             return Err(coded(codes::CLIENT_LIMIT, "gas limit of the request reached"));
         }
-        prepare(simulation, request.clone(), self.rules, *self.gas)
+        Ok(prepare_call(simulation, request.clone(), self.rules, *self.gas)?)
     }
 
     fn record(
@@ -508,5 +508,5 @@ fn recorded_type(simulation: &EvmSimulation<'_>, request: &TransactionRequest) -
     if request.gas_price.is_some() || !spec.is_enabled_in(SpecId::LONDON) {
         return TransactionType::Legacy;
     }
-    transaction_type(spec, request)
+    lowest_transaction_type(spec, request)
 }

@@ -21,6 +21,8 @@ mod tracer;
 mod tracers;
 mod witness;
 
+pub(crate) use witness::headers;
+
 use crate::{RpcContext, RpcError, RpcResult, args::register_quick};
 use jsonrpsee::{Methods, RpcModule};
 

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     MethodParams, RpcContext, RpcError, RpcResult,
     args::register_heavy,
-    call::{CallEnvironment, CallRules, call_bundles, prepare},
+    call::{CallEnvironment, call_bundles},
     geth_errors::TransactFailure,
     replay::TraceBudget,
 };
@@ -16,7 +16,7 @@ use alloy_rpc_types_eth::{Bundle, StateContext, TransactionRequest};
 use alloy_rpc_types_trace::geth::GethDebugTracingCallOptions;
 use jsonrpsee::RpcModule;
 use retrie_engine::LiveView;
-use retrie_execution::EvmSimulation;
+use retrie_execution::{CallRules, EvmSimulation, prepare_call};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     register_heavy(module, "debug_traceCall", |rpc, view, args| trace_call(rpc, &view, args));
@@ -78,7 +78,7 @@ fn traced(
     recording: &mut TraceBudget,
 ) -> RpcResult<TraceJson> {
     let block_env = simulation.env().block_env.clone();
-    let tx = prepare(simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
+    let tx = prepare_call(simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
     simulation.set_deadline(tracer.clock.deadline());
     let mut inspector = tracer.inspector()?;
     let outcome = simulation.inspect(tx.clone(), &mut recording.watch(&mut inspector));

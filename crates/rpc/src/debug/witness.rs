@@ -10,13 +10,10 @@ use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, Bytes};
 use alloy_rpc_types_debug::ExecutionWitness;
 use jsonrpsee::RpcModule;
-use parking_lot::Mutex;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
-use retrie_engine::{LiveView, PostState};
-use retrie_execution::{
-    AccessRecorder, BlockHashes, CodeReader, ExecutionInput, RecordedAccesses, execute_block,
-};
-use retrie_state::{StateDelta, StateError, StateKey};
+use retrie_engine::LiveView;
+use retrie_execution::{AccessRecorder, RecordedAccesses, execute_block};
+use retrie_state::{StateDelta, StateKey};
 use retrie_state_store::StateProvider;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,32 +26,6 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         let block = existing_block(&view, BlockId::from(args.hash()?))?;
         witness(rpc, &view, &block)
     });
-}
-
-/// Records the codes and block hashes that a block reads. It bypasses the code cache, which would
-/// hide reads.
-struct WitnessReads<'a> {
-    state: &'a PostState,
-    codes: Mutex<BTreeMap<B256, Bytes>>,
-    oldest: Mutex<Option<u64>>,
-}
-
-impl CodeReader for WitnessReads<'_> {
-    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
-        let code = CodeReader::code(self.state, hash)?;
-        if let Some(code) = &code {
-            self.codes.lock().insert(*hash, code.clone());
-        }
-        Ok(code)
-    }
-}
-
-impl BlockHashes for WitnessReads<'_> {
-    fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
-        let mut oldest = self.oldest.lock();
-        *oldest = Some(oldest.map_or(number, |oldest| oldest.min(number)));
-        self.state.block_hash(number)
-    }
 }
 
 fn witness(
@@ -75,17 +46,15 @@ fn witness(
     }
     let (state, proven) = view.provable_before(block)?;
     let spec = rpc.live.spec().for_header(block.header());
-    let recorder = AccessRecorder::new(&state);
-    let reads = WitnessReads { state: &state, codes: Mutex::default(), oldest: Mutex::default() };
-    let input = ExecutionInput::new(&recorder, &reads, &reads);
-    let outcome = execute_block(&spec, block, input).map_err(block_failure)?;
+    let recorder = AccessRecorder::of_input(state.input());
+    let outcome = execute_block(&spec, block, recorder.input()).map_err(block_failure)?;
     StoredOutcome::of(view, block)?.check_block(&outcome)?;
     let accesses = recorder.into_accesses();
     let parent = state.header();
-    let oldest = reads.oldest.into_inner().unwrap_or(parent.number);
+    let oldest = accesses.hashes.keys().next().copied().unwrap_or(parent.number);
     Ok(ExecutionWitness {
         state: nodes(&proven, &accesses, &outcome.delta)?,
-        codes: reads.codes.into_inner().into_values().collect(),
+        codes: accesses.codes.values().cloned().collect(),
         keys: preimages(&accesses),
         headers: headers(view, parent, oldest)?,
     })
@@ -131,7 +100,11 @@ fn preimages(accesses: &RecordedAccesses) -> Vec<Bytes> {
 }
 
 /// The headers from the oldest ancestor that BLOCKHASH reads to the parent.
-fn headers(view: &LiveView, parent: &SealedHeader, oldest: u64) -> RpcResult<Vec<Bytes>> {
+pub(crate) fn headers(
+    view: &LiveView,
+    parent: &SealedHeader,
+    oldest: u64,
+) -> RpcResult<Vec<Bytes>> {
     let mut headers = vec![Bytes::from(alloy_rlp::encode(parent.header()))];
     let mut at = parent.clone();
     while at.number > oldest {

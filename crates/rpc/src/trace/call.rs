@@ -2,11 +2,8 @@
 
 use super::replay::{TraceTypes, inspector, results};
 use crate::{
-    MethodParams, RpcContext, RpcError, RpcResult,
-    args::register_heavy,
-    call::{CallEnvironment, CallRules, prepare},
-    geth_errors::TransactFailure,
-    replay::TraceBudget,
+    MethodParams, RpcContext, RpcError, RpcResult, args::register_heavy, call::CallEnvironment,
+    geth_errors::TransactFailure, replay::TraceBudget,
 };
 use alloy_consensus::transaction::SignerRecoverable;
 use alloy_eips::eip2718::Decodable2718;
@@ -17,7 +14,7 @@ use alloy_rpc_types_trace::parity::TraceResults;
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::Transaction;
 use retrie_engine::LiveView;
-use retrie_execution::EvmSimulation;
+use retrie_execution::{CallRules, EvmSimulation, prepare_call};
 use revm::context::TxEnv;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
@@ -88,7 +85,7 @@ fn traced_request(
     recording: &mut TraceBudget,
 ) -> RpcResult<TraceResults> {
     let block_env = simulation.env().block_env.clone();
-    let tx = prepare(simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
+    let tx = prepare_call(simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
     let answer = traced(rpc, simulation, tx, types, recording)?;
     simulation.env_mut().block_env = block_env;
     Ok(answer)

@@ -14,6 +14,7 @@ mod hashed_keys;
 mod methods;
 mod node_tools;
 mod peers;
+mod proven_call;
 mod server_transports;
 mod simulate;
 mod switch;

@@ -6,7 +6,7 @@ use retrie_state::wire::WireReader;
 use std::sync::atomic::Ordering;
 
 /// Keys and blocks near pairs, and some random ones.
-fn targets(pairs: &PairMap, keys: KeyPattern, rng: &mut StdRng) -> Vec<(Vec<u8>, u64)> {
+pub(super) fn targets(pairs: &PairMap, keys: KeyPattern, rng: &mut StdRng) -> Vec<(Vec<u8>, u64)> {
     let all: Vec<_> = pairs.keys().collect();
     let mut targets = Vec::new();
     for n in 0..150 {

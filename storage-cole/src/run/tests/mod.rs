@@ -3,7 +3,9 @@
 // A single range is intended.
 #![allow(clippy::single_range_in_vec_init)]
 
+mod comparisons;
 mod damage;
+mod filters;
 mod lookups;
 mod merges;
 mod models;
@@ -147,6 +149,8 @@ pub(super) fn write(
     pairs: &PairMap,
 ) -> RunDescription {
     let mut run = RunBuilder::new(dir, stem, params).unwrap();
+    // Filters of more than 300 keys are built in parts; checks and merges build them whole.
+    run.filter_memory = 9 << 10;
     for (n, ((key, block), value)) in pairs.iter().enumerate() {
         let value = value.as_deref();
         let leaf = (n % 3 == 1).then(|| crate::hash::pair(key, *block, value));

@@ -123,6 +123,19 @@ fn curves_are_followed() {
 }
 
 #[test]
+fn a_long_curve_ends_a_model_before_its_hulls_grow_without_bound() {
+    // Less than a page off a line, so one model would do, with every point on a hull.
+    let mut rng = StdRng::seed_from_u64(0);
+    let curve = |n: u64| number(&KeyPattern::Consecutive.key((n << 32) + 4 * n * n, &mut rng), 0);
+    let keys: Vec<_> = (0..20_000).map(curve).collect();
+    let mut learner = ModelLearner::new(32);
+    let models: Vec<_> =
+        keys.iter().zip(1..).filter_map(|(key, page)| learner.push(key, page)).collect();
+    assert_eq!(models.len(), 1);
+    assert!([16_000, 16_001].contains(&models[0].page(&keys[16_000])));
+}
+
+#[test]
 fn an_index_of_several_layers_finds_every_page() {
     let dir = tempfile::tempdir().unwrap();
     let mut rng = StdRng::seed_from_u64(5);

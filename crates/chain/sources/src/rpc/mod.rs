@@ -4,8 +4,9 @@
 //!  block(n), accounts, slots, proofs --> calls --> batches --> POST --> typed results
 //! ```
 //!
-//! Only `eth_*` methods of the execution API specification are used, with one exception: if a block
-//! cannot be rebuilt from its JSON (its hash differs), `debug_getRawBlock` is called. An answer
+//! Only `eth_*` methods of the execution API specification are used, with two exceptions: if a block
+//! cannot be rebuilt from its JSON (its hash differs), `debug_getRawBlock` is called, and
+//! [traces](RpcClient::block_traces) come from `debug_traceBlockByNumber`. An answer
 //! with one block is limited to 96 MiB, any other answer to 1 GiB.
 //!
 //! **The node is not trusted**: a [block](RpcClient::block) is returned only if everything in it
@@ -21,6 +22,7 @@ mod fetcher;
 mod health;
 mod proof;
 mod state_sync;
+mod trace;
 mod wire;
 
 use std::{
@@ -39,6 +41,7 @@ use serde_json::{Value, json};
 pub use error::{RpcError, RpcErrorKind};
 pub use health::NodeHealth;
 pub use state_sync::StateSyncOffer;
+pub use trace::{BlockTraces, TracedAccount, TracedDiff, TracedState, TransactionTrace};
 
 use crate::http::{BlockingClient, HttpOptions};
 use wire::RpcCall;

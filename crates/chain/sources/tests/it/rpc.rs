@@ -244,3 +244,25 @@ fn answers_that_hold_one_block_are_bounded() {
     let RpcErrorKind::Http(fault) = &*error.kind else { panic!("{error}") };
     assert!(matches!(fault, HttpFault::TooLong(_)), "{error}");
 }
+
+#[test]
+fn traces_of_a_block_are_asked_for_plain_and_as_a_diff() {
+    let address = Address::repeat_byte(1);
+    let server = node(1, move |method, params| {
+        assert_eq!((method, &params[0]), ("debug_traceBlockByNumber", &json!("0x11")));
+        assert_eq!(params[1]["tracer"], "prestateTracer");
+        let account = json!({ address.to_string(): { "balance": "0x10", "nonce": 7 } });
+        result(match params[1]["tracerConfig"]["diffMode"].as_bool() {
+            Some(true) => json!([{ "result": { "pre": account, "post": {} } }]),
+            _ => json!([{ "result": account }]),
+        })
+    });
+    let traces = client(&server).block_traces(17).unwrap();
+    assert_eq!((traces.number, traces.touched.len(), traces.changed.len()), (17, 1, 1));
+    assert_eq!(traces.touched[0].0[&address].nonce, Some(7));
+    assert_eq!(traces.changed[0].0.pre[&address].balance, Some(U256::from(16)));
+    // A transaction that the node could not trace is an error, which names the block.
+    let server = node(1, |_, _| result(json!([{ "txHash": B256::ZERO, "error": "timed out" }])));
+    let error = client(&server).block_traces(17).unwrap_err().to_string();
+    assert!(error.contains("block 17") && error.contains("timed out"), "{error}");
+}

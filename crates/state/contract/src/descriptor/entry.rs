@@ -45,8 +45,10 @@ pub struct BackendDescriptor {
 pub struct HashVariant {
     /// The hash function.
     pub hash: HashId,
-    /// Creates the backend.
-    pub make: fn() -> Arc<dyn AnyBackend>,
+    /// Creates the backend, with the same flags.
+    pub make: BackendConstructor,
+    /// Creates the backend with small parameters, as [`BackendDescriptor::small`] does.
+    pub small: fn() -> Arc<dyn AnyBackend>,
 }
 
 /// Parameters that a verifier of proofs has to trust.
@@ -145,7 +147,7 @@ impl BackendDescriptor {
     pub fn small_variants(&self) -> Vec<(String, Arc<dyn AnyBackend>)> {
         let mut all = vec![(self.name.to_owned(), (self.small)())];
         let named = |other: &HashVariant| {
-            (format!("{} with {}", self.name, other.hash.name()), (other.make)())
+            (format!("{} with {}", self.name, other.hash.name()), (other.small)())
         };
         all.extend(self.hashes.iter().map(named));
         all

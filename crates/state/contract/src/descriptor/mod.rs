@@ -13,7 +13,7 @@
 
 mod verifier;
 
-pub use verifier::{ParamsFacts, ProofFormat, ProofVerifier};
+pub use verifier::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier};
 
 #[cfg(feature = "std")]
 mod entry;

@@ -1,7 +1,7 @@
 //! Proofs without a store: their formats and verifiers.
 
 use crate::{BackendKey, HashId, ProofError, StateValue, ValueVersion};
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
 use alloy_primitives::B256;
 use core::{fmt, ops::RangeInclusive};
 
@@ -19,8 +19,28 @@ pub struct ProofFormat {
     pub has_ethereum_root: bool,
     /// Whether its proofs show older states than the state of their root, and ranges of blocks.
     pub shows_history: bool,
-    /// The verifier of its proofs; `None` if it takes parameters, which a caller has to trust.
-    pub verifier: Option<&'static dyn ProofVerifier>,
+    /// What verifies its proofs.
+    pub verifier: FormatVerifier,
+}
+
+/// What verifies the proofs of a format.
+#[derive(Clone, Copy, Debug)]
+pub enum FormatVerifier {
+    /// A verifier without parameters.
+    Fixed(&'static dyn ProofVerifier),
+    /// A verifier under parameters, which a caller has to trust: from their bytes, `None` if they
+    /// are not parameters.
+    UnderParams(fn(&[u8]) -> Option<Arc<dyn ProofVerifier>>),
+}
+
+impl FormatVerifier {
+    /// The verifier, if it takes no parameters.
+    pub const fn fixed(&self) -> Option<&'static dyn ProofVerifier> {
+        match self {
+            Self::Fixed(verifier) => Some(*verifier),
+            Self::UnderParams(_) => None,
+        }
+    }
 }
 
 /// Parameters that proofs are checked under.

@@ -1,17 +1,42 @@
-//! Converts a request into the EVM's transaction environment.
+//! Calls: a request becomes a transaction of the EVM, and the environment that of calls.
 
-use crate::{RpcError, RpcResult, geth_errors::TransactFailure};
-use alloy_primitives::{TxKind, U256};
+use crate::EvmSimulation;
+use alloy_primitives::{Address, TxKind};
 use alloy_rpc_types_eth::TransactionRequest;
-use retrie_execution::EvmSimulation;
 use revm::{
     context::{TransactionType, TxEnv, either::Either},
     primitives::hardfork::SpecId,
 };
 
+/// Why a request is no call. The texts are geth's, because tools match on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallRequestError {
+    /// The request names fees of two kinds.
+    #[error("both gasPrice and (maxFeePerGas or maxPriorityFeePerGas) specified")]
+    TwoFees,
+    /// The request is for another chain.
+    #[error("chainId does not match node's (have={have}, want={want})")]
+    OtherChain {
+        /// The request's chain id.
+        have: u64,
+        /// The chain id of the environment.
+        want: u64,
+    },
+    /// A transaction with blobs that creates a contract (EIP-4844 forbids it).
+    #[error("blob transaction of type create")]
+    BlobCreation,
+    /// A transaction with delegations that creates a contract (EIP-7702 forbids it).
+    #[error("EIP-7702 transaction cannot be used to create contract (sender {sender})")]
+    SetCodeCreation {
+        /// The sender.
+        sender: Address,
+    },
+}
+
 /// Which checks of a transaction are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallRules {
+pub enum CallRules {
     /// A single call: no nonce check; if the call pays no fee, its block has no base fee.
     Call,
     /// A transaction of a simulated block that need not be valid: no nonce check, and no fees
@@ -23,12 +48,12 @@ pub(crate) enum CallRules {
 
 /// Sets the environment to the rules of calls and converts the request. `gas_cap` bounds the gas,
 /// and is the gas limit if the request sets none; 0 means no bound.
-pub(crate) fn prepare(
+pub fn prepare_call(
     simulation: &mut EvmSimulation<'_>,
     request: TransactionRequest,
     rules: CallRules,
     gas_cap: u64,
-) -> RpcResult<TxEnv> {
+) -> Result<TxEnv, CallRequestError> {
     let names_blob_fee =
         request.max_fee_per_blob_gas.is_some() || request.blob_versioned_hashes.is_some();
     let tx = tx_env(simulation, request, rules, gas_cap)?;
@@ -60,35 +85,29 @@ fn tx_env(
     request: TransactionRequest,
     rules: CallRules,
     gas_cap: u64,
-) -> RpcResult<TxEnv> {
+) -> Result<TxEnv, CallRequestError> {
     let cfg = &simulation.env().cfg_env;
     let (spec, own_chain) = (cfg.spec, cfg.chain_id);
     let has_dynamic_fees =
         request.max_fee_per_gas.is_some() || request.max_priority_fee_per_gas.is_some();
     if request.gas_price.is_some() && has_dynamic_fees {
-        return Err(RpcError::Rejected(
-            "both gasPrice and (maxFeePerGas or maxPriorityFeePerGas) specified".into(),
-        ));
+        return Err(CallRequestError::TwoFees);
     }
     if let Some(have) = request.chain_id
         && have != own_chain
     {
-        return Err(RpcError::Rejected(format!(
-            "chainId does not match node's (have={have}, want={own_chain})"
-        )));
+        return Err(CallRequestError::OtherChain { have, want: own_chain });
     }
     let caller = request.from.unwrap_or_default();
     let kind = request.to.unwrap_or(TxKind::Create);
-    let tx_type = transaction_type(spec, &request);
+    let tx_type = lowest_transaction_type(spec, &request);
     if kind.is_create() {
         match tx_type {
             TransactionType::Eip4844 => {
-                return Err(RpcError::Rejected("blob transaction of type create".into()));
+                return Err(CallRequestError::BlobCreation);
             }
             TransactionType::Eip7702 => {
-                return Err(RpcError::Rejected(format!(
-                    "EIP-7702 transaction cannot be used to create contract (sender {caller})"
-                )));
+                return Err(CallRequestError::SetCodeCreation { sender: caller });
             }
             _ => {}
         }
@@ -125,7 +144,7 @@ fn tx_env(
 }
 
 /// The lowest transaction type that has all fields of the request.
-pub(super) fn transaction_type(spec: SpecId, request: &TransactionRequest) -> TransactionType {
+pub fn lowest_transaction_type(spec: SpecId, request: &TransactionRequest) -> TransactionType {
     if request.authorization_list.is_some() {
         TransactionType::Eip7702
     } else if request.blob_versioned_hashes.is_some() {
@@ -137,31 +156,4 @@ pub(super) fn transaction_type(spec: SpecId, request: &TransactionRequest) -> Tr
     } else {
         TransactionType::Legacy
     }
-}
-
-/// Whether a transaction sets a fee for its blobs, or has no blobs.
-pub(super) const fn pays_blobs(tx: &TxEnv) -> bool {
-    tx.blob_hashes.is_empty() || tx.max_fee_per_blob_gas > 0
-}
-
-/// The most gas that the sender can pay for after the value and the blob fee; `None`, i.e. no
-/// bound, if the gas price is zero.
-pub(super) fn allowance(simulation: &mut EvmSimulation<'_>, tx: &TxEnv) -> RpcResult<Option<u64>> {
-    if tx.gas_price == 0 {
-        return Ok(None);
-    }
-    let account = simulation.account(tx.caller).map_err(TransactFailure::database)?;
-    let balance = account.unwrap_or_default().balance;
-    let blob_gas = alloy_eips::eip4844::DATA_GAS_PER_BLOB * tx.blob_hashes.len() as u64;
-    let blob_fee = U256::from(blob_gas).saturating_mul(U256::from(tx.max_fee_per_blob_gas));
-    let insufficient = |what: &str| RpcError::Rejected(format!("insufficient funds for {what}"));
-    let available = balance
-        .checked_sub(tx.value)
-        .filter(|rest| !rest.is_zero())
-        .ok_or_else(|| insufficient("transfer"))?;
-    let available = available
-        .checked_sub(blob_fee)
-        .filter(|rest| !rest.is_zero())
-        .ok_or_else(|| insufficient("gas * price + value"))?;
-    Ok(Some((available / U256::from(tx.gas_price)).saturating_to()))
 }
