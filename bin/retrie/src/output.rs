@@ -53,10 +53,22 @@ impl CommandOutput {
     /// Writes `value` as JSON, if requested.
     pub(crate) fn json(self, value: &impl Serialize) -> eyre::Result<()> {
         let Some(target) = self.json else { return Ok(()) };
-        let mut json = serde_json::to_string_pretty(value).wrap_err("encoding the results")?;
-        json.push('\n');
-        target.write(&json)
+        target.write(&encoded(value)?)
     }
+
+    /// Writes `value` as JSON now, if a file was requested, so that a killed command leaves what it
+    /// had. [`json`](Self::json) replaces it at the end.
+    #[cfg(feature = "lab")]
+    pub(crate) fn save(&self, value: &impl Serialize) -> eyre::Result<()> {
+        let Some(OutputTarget::File(path, _)) = &self.json else { return Ok(()) };
+        OutputTarget::open(path)?.write(&encoded(value)?)
+    }
+}
+
+fn encoded(value: &impl Serialize) -> eyre::Result<String> {
+    let mut json = serde_json::to_string_pretty(value).wrap_err("encoding the results")?;
+    json.push('\n');
+    Ok(json)
 }
 
 /// The reader of stdout has closed the pipe, as `head` does after its last line.

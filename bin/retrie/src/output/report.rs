@@ -5,7 +5,10 @@ use eyre::{WrapErr, bail, eyre};
 use retrie_report::{ReportDocument, page};
 use retrie_telemetry::{Metrics, MetricsServer};
 use serde::Serialize;
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 /// Where the figures of a measurement go. Every command that measures includes these flags.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -23,6 +26,11 @@ pub(crate) struct ReportArgs {
 }
 
 impl ReportArgs {
+    /// The file of `--json`, if it is one.
+    pub(crate) fn json_file(&self) -> Option<&Path> {
+        self.json.as_deref().filter(|path| *path != Path::new("-"))
+    }
+
     /// For commands that measure nothing, and so have no metrics.
     pub(crate) const fn files_only(json: Option<PathBuf>, report: Option<PathBuf>) -> Self {
         Self { json, report, metrics: None }

@@ -7,6 +7,7 @@ mod bench_compare;
 mod bench_limit;
 mod bench_locality;
 mod bench_state;
+mod bench_trace;
 mod bench_trees;
 mod chain;
 mod circles;

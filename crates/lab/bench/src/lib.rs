@@ -11,7 +11,10 @@
 //! * [`memory`]: a cap on memory, for states that are larger than memory.
 //! * [`limit`]: what each kind of work costs on this machine, and the least seconds of a workload.
 //! * [`locality`]: Merkle trees in flat files, counted and timed.
+//! * [`cmi`]: the column-based Merkle index, COLE's baseline, as a contender.
+//! * [`cole_index`]: the learned index of COLE's runs against indexes without models.
 //! * [`trees`]: authenticated search trees in memory, timed and measured.
+//! * [`crypto`]: the cost of curve arithmetic.
 //! * [`tree_sync`]: such trees fetched from peers, some of which lie.
 //! * [`paper`]: the figures that the papers state, and their experiments.
 //!
@@ -30,6 +33,9 @@
 pub mod cache;
 pub mod chain;
 pub mod clients;
+pub mod cmi;
+pub mod cole_index;
+pub mod crypto;
 mod error;
 pub mod limit;
 pub mod locality;

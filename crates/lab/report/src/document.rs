@@ -110,7 +110,7 @@ impl From<&ReplayReport> for ReportDocument {
                 complete: report.complete,
                 results: report.results.iter().flat_map(replay_results).collect(),
                 notes: report.merged.iter().flat_map(merged_notes).collect(),
-                references: Vec::new(),
+                ..BenchReport::default()
             },
             failures: report.results.iter().flat_map(failures).collect(),
             json,

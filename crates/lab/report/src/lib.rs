@@ -2,6 +2,7 @@
 //! other programs read, and additional ones.
 //!
 //! * [`ReportDocument`]: a report of any command, read from a file or new.
+//! * [`FigureOutline`]: a figure of a paper, for a report that is ordered by figures.
 //! * [`page()`]: writes documents as one HTML page; [`picture`] writes them as one SVG.
 //! * [`compare`]: finds regressions between two documents, and separates them from noise.
 //! * [`merge`]: combines the reports of the parts of a replay.
@@ -19,22 +20,26 @@ pub mod compare;
 mod document;
 pub mod latency;
 pub mod merge;
+mod outline;
 mod page;
+mod setting;
 pub mod stats;
 mod variant;
 mod words;
 
 pub use document::{ReportDocument, ReportError};
-pub use page::{page, picture};
+pub use outline::{FigureOutline, FigurePlot, FinishedStep, PlotAxis};
+pub use page::{figure_verdicts, page, picture};
 pub use words::percent;
 
 use crate::latency::LatencyHistogram;
 use retrie_pipeline::report::{TimeBreakdown, machine};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// Report of one `retrie bench` command.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct BenchReport {
     /// The machine the figures were measured on.
     pub machine: String,
@@ -53,6 +58,15 @@ pub struct BenchReport {
     /// Figures of papers and of their authors' programs, to show beside ours.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub references: Vec<ReferenceFigure>,
+    /// The paper that was run: its short title.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paper: Option<String>,
+    /// The figures of that paper, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<FigureOutline>,
+    /// The steps of the run that have ended, in order, if a stopped run can be continued.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<FinishedStep>,
 }
 
 const fn yes() -> bool {
@@ -62,9 +76,14 @@ const fn yes() -> bool {
 impl BenchReport {
     /// The report of `command` on this machine.
     pub fn new(command: String, results: Vec<BenchResult>) -> Self {
-        let version = env!("CARGO_PKG_VERSION").into();
-        let (notes, references) = Default::default();
-        Self { machine: machine(), version, command, complete: true, results, notes, references }
+        Self {
+            machine: machine(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            command,
+            complete: true,
+            results,
+            ..Self::default()
+        }
     }
 }
 
@@ -168,6 +187,12 @@ pub struct BenchResult {
     /// Under an attack: the ratio of its rates to those on the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_baseline: Option<BaselineRatio>,
+    /// Figures of this workload alone, by name: hashes of a proof, chunks of a tree.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub measures: BTreeMap<String, f64>,
+    /// Number of the repetition, from 1, if the run was repeated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repetition: Option<u32>,
 }
 
 /// Rates of a store under an attack, relative to its rates on the baseline.
@@ -296,4 +321,7 @@ pub struct ReferenceFigure {
     pub metric: String,
     /// The value.
     pub value: f64,
+    /// Names of the figures that it belongs to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<String>,
 }

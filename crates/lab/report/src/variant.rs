@@ -4,7 +4,9 @@ use super::{BenchResult, words::short_count};
 use serde_json::{Map, Value};
 
 /// Params of a single contender, not of the race.
-const OF_ONE: [&str; 1] = ["hash"];
+const OF_ONE: [&str; 2] = ["hash", "policy"];
+/// Such params of `bench locality`: they are in the backend's name too.
+const OF_ONE_TREE: [&str; 3] = ["layout", "p", "padded"];
 
 /// A workload with the params that its contenders have in common.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,8 +21,26 @@ impl WorkloadVariant {
     /// The variant that `result` belongs to.
     pub(super) fn of(result: &BenchResult) -> Self {
         let mut params = result.params.clone();
-        params.retain(|name, _| !OF_ONE.contains(&name.as_str()));
+        let trees = if result.workload == "locality" { &OF_ONE_TREE[..] } else { &[] };
+        params.retain(|name, _| !OF_ONE.iter().chain(trees).any(|of_one| of_one == name));
         Self { workload: result.workload.clone(), params }
+    }
+
+    /// This variant with another value of a param.
+    pub(super) fn with(&self, param: &str, value: Value) -> Self {
+        let mut other = self.clone();
+        other.params.insert(param.into(), value);
+        other
+    }
+
+    /// Whether both are the same but for the figures that they make.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let work = |variant: &Self| {
+            let mut params = variant.params.clone();
+            params.remove("figure");
+            params
+        };
+        self.workload == other.workload && work(self) == work(other)
     }
 
     /// The params in `names`, in words: `keys 1m, sync durable`.
@@ -92,63 +112,5 @@ impl WorkloadVariant {
     pub(super) fn size_words(&self) -> String {
         let size = SIZES.iter().filter(|name| self.params.get(**name).is_some_and(|v| v.is_u64()));
         self.words(&size.take(1).copied().collect::<Vec<_>>())
-    }
-
-    /// Whether `setting` names counts (`1m keys, 250k pairs`) and this variant has all of them.
-    pub(super) fn is_setting(&self, setting: &str) -> bool {
-        let mut sizes = sizes_of(setting).peekable();
-        let is_size = |(number, name): (&str, &str)| {
-            let own = self.params.get(name).and_then(Value::as_u64);
-            own.is_some_and(|n| short_count(n) == number)
-        };
-        sizes.peek().is_some() && sizes.all(is_size)
-    }
-}
-
-/// The counts that the setting of a reference figure names: number, and param.
-pub(super) fn sizes_of(setting: &str) -> impl Iterator<Item = (&str, &'static str)> {
-    let words: Vec<_> = setting.split([' ', ',']).filter(|word| !word.is_empty()).collect();
-    let sizes: Vec<_> = words
-        .windows(2)
-        .filter(|pair| pair[0].starts_with(|first: char| first.is_ascii_digit()))
-        .filter_map(|pair| {
-            let name = match pair[1] {
-                "receivers" | "accounts" | "senders" => "accounts",
-                "keys" => "keys",
-                "pairs" => "pairs",
-                "blocks" => "blocks",
-                _ => return None,
-            };
-            Some((pair[0], name))
-        })
-        .collect();
-    sizes.into_iter()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_setting_is_met_by_number_and_noun() {
-        let params = json!({"keys": 1_000_000, "pairs": 250_000, "blocks": 1000, "slices": 16});
-        let params = params.as_object().unwrap().clone();
-        let variant = WorkloadVariant { workload: "state".into(), params };
-        for met in ["1m keys", "1m keys, 250k pairs, not synced", "1k blocks (10^3)"] {
-            assert!(variant.is_setting(met), "{met}");
-        }
-        for other in [
-            "1m accounts",
-            "1k keys",
-            "1m pairs",
-            "1m keys, 1m pairs",
-            "16 elements a chunk",
-            "large state",
-        ] {
-            assert!(!variant.is_setting(other), "{other}");
-        }
-        assert_eq!(variant.size_words(), "1m keys");
-        assert_eq!(sizes_of("up to, here or on kvstore").count(), 0);
     }
 }

@@ -22,6 +22,9 @@ pub(crate) fn of(error: &(dyn Error + 'static)) -> Option<String> {
         {
             "--dir names another folder"
         }
+        _ if matches!(error.downcast_ref(), Some(LocalityError::NoSpace { .. })) => {
+            "--dir names another folder, --heights lower trees; --samples 0 counts without files"
+        }
         _ => match (error.downcast_ref::<MakeChainError>(), error.downcast_ref::<TraceError>()) {
             (Some(MakeChainError::Contracts { .. }), _) => OWN_CONTRACTS,
             (_, Some(TraceError::NoData { .. })) => {

@@ -16,7 +16,9 @@ so a machine that is slower as a whole does not count as a regression. A figure 
 exceeds the threshold and its 99 % interval over the slices (rank test of Mann and Whitney) lies below 0. \
 Disk and amplification have no noise: changes below 1 % are not shown, and changes between a stopped and a \
 complete run, or between different params, are not judged. Figures with a single value in each run are not \
-judged either: the sustained rate with its stalls and final flush, and tail latency.";
+judged either: the sustained rate with its stalls and final flush, and tail latency. If both files repeat \
+their measurements (bench paper --repeat), these figures too are judged, by the noise between repetitions \
+(Welch's test, whose error of 1 % is divided among all figures).";
 
 /// Arguments of `retrie bench compare`.
 #[derive(Clone, Debug, clap::Args)]

@@ -3,6 +3,7 @@
 use crate::args::{BackendArgs, HashChoice, check_names, make};
 use eyre::bail;
 use retrie_backends::{BackendLane, StorePurpose, kind, lane};
+use retrie_bench::cmi;
 use retrie_state::AnyBackend;
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ pub(crate) fn names(
     {
         bail!("--backends names `{twice}` twice (place {})", n + 1);
     }
-    let ours = names.iter().filter(|name| !is_foreign(name));
+    let ours = names.iter().filter(|name| !is_foreign(name) && *name != cmi::NAME);
     let kinds: Vec<_> = ours.map(|name| kind(name)).collect();
     check_names(&kinds, hash)?;
     Ok(names)
@@ -53,6 +54,10 @@ pub(crate) fn backend(
     hash: Option<HashChoice>,
     args: &BackendArgs,
 ) -> eyre::Result<Arc<dyn AnyBackend>> {
+    // A baseline that only races have.
+    if let Some(backend) = cmi::backend(name) {
+        return Ok(backend);
+    }
     let BackendLane { backend, flags } = lane(name, args.flags())?;
     make(backend, hash, &flags, StorePurpose::Temporary)
 }

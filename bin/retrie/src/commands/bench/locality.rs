@@ -1,44 +1,87 @@
-//! `retrie bench locality`: counts and times the locality of Merkle trees in flat files.
+//! `retrie bench locality`: counts and times the locality of Merkle trees in flat files and in rows
+//! of MDBX.
 
-use super::measurement::RaceMeasurement;
+mod table;
+
+use super::{contenders, measurement::RaceMeasurement};
 use crate::{
-    args::parse_count,
-    output::{CommandOutput, ReportArgs, command_line, grouped, say},
+    args::{BackendArgs, parse_count},
+    output::{CommandOutput, ReportArgs, command_line, say},
 };
-use eyre::{WrapErr, bail};
-use retrie_bench::locality::{
-    MAX_HEIGHT, TreeLayout,
-    report::{AccessFigures, LocalityReport, TreeFigures},
-    rows::rows,
-    sparse::{TrieArity, TrieCounts, random_trie},
-    timing::{LeafOperation, PageState, TimingConfig},
+use eyre::{WrapErr, ensure};
+use retrie_bench::{
+    locality::{
+        DenseTree, LocalityError, MAX_HEIGHT, SlotContent, SubtreeLeaves, TreeLayout,
+        report::{LocalityReport, TimedMedia, TreeFigures, TrieRowFigures},
+        rows::rows,
+        space::DiskNeed,
+        sparse::{TrieArity, random_trie},
+        timing::TimingConfig,
+        tries::{PublishedTrie, StoreTrie},
+    },
+    paper::{Paper, references},
+    state::BackendFactory,
 };
-use retrie_report::{BenchReport, BenchResult};
-use std::{path::PathBuf, str::FromStr, sync::atomic::AtomicBool};
+use retrie_report::BenchReport;
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::atomic::AtomicBool,
+};
 
 /// Tries have at most 2^26 keys, which are kept in memory.
 const HIGHEST_TRIE: u32 = 26;
+/// Accesses by which rows of tries are counted if nothing is timed.
+const COUNTED: u64 = 20_000;
 
 /// The meaning of the figures, for the end of `--help`.
-const HELP: &str = "Counts are exact: over all leaves, or over the stated number of leaves. \
-Regions are maximal sequences of adjacent slots of 32 bytes; pages have 4096 bytes. Each count is checked \
-against theory, and a difference is an error. Layouts are measured one after the other, each with a \
-file of its own; times are those of the median batch. All layouts at height 24 take up to 3 GB, one \
-at a time.";
+const HELP: &str = "Counts of dense trees are exact: over all leaves, or over the stated number of \
+leaves. Regions are maximal sequences of adjacent slots; pages have 4096 bytes. Each count is checked \
+against theory (Theorems 3.4 and 3.9, Lemma 3.14, sections 4.1 and 5.1.1), and a difference is an error. \
+K is the number of copies of the node that has most, and `least` the mean of regions that Theorem 3.9 \
+leaves with so many. Counting needs no file: --samples 0 counts any height in a few minutes for 2^27 \
+leaves. Layouts are measured one after the other, each with a file or database of its own; times are \
+those of the median batch. The largest takes 5 GB at height 24 and 42 GB at 27 with --slot-bytes 64, and \
+the disk is checked before the start.
+
+Tries: simple-mpt is the baseline of the paper, a row for each node under its hash; prefix-tree is \
+PrefixTree as published, a row for each node under prefix and version, with its own hash and the prefixes \
+of 16 children, so that a read or insert also takes the siblings; pad=64 makes each prefix as long as a \
+hash. All have 2^height random keys, and inserts come many in a commit. A backend of ours (prefix, \
+prefix:pad=64) is loaded and counted as it runs: a read is a proof.";
 
 /// Arguments of `retrie bench locality`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct LocalityArgs {
-    /// Heights of the trees, which have 2^height leaves: `18-24`, or `18,20,24`.
+    /// Heights of the trees, which have 2^height leaves or keys: `18-24`, or `18,20,27`. Tries have
+    /// 26 at most.
     #[arg(long, value_name = "HEIGHTS", default_value = "18-24")]
     pub(super) heights: TreeHeights,
-    /// Layouts, separated by commas: naive, third, duptree, duptree-plus, duptree-plus-plus,
-    /// blocked [default: all].
-    #[arg(long, value_name = "LAYOUTS", value_delimiter = ',')]
-    layouts: Vec<TreeLayout>,
-    /// Leaves read to measure the times, in ten batches. Writes use three batches of this size, up
-    /// to 10,000 (fewer if each write changes many nodes). 0 counts only, and writes no files.
+    /// Layouts of dense trees, separated by commas: naive, third, duptree, duptree-plus,
+    /// duptree-plus-plus, blocked; or none [default: all].
+    #[arg(long, value_name = "LAYOUTS")]
+    pub(super) layouts: Option<NameList<TreeLayout>>,
+    /// P of duptree-plus-plus and blocked: leaves of each subtree, a power of two from 2 to 4096,
+    /// separated by commas.
+    #[arg(long, value_name = "N,N,..", default_value = "32")]
+    pub(super) p: NameList<SubtreeLeaves>,
+    /// Bytes of a slot: 32, the hash of its node, or 64, the hashes of both children. With 64 a path
+    /// is an authentication path, siblings included.
+    #[arg(long, value_name = "BYTES", default_value = "32")]
+    pub(super) slot_bytes: SlotContent,
+    /// Tries, separated by commas: simple-mpt, prefix-tree, prefix-tree:pad=64, or backends of ours
+    /// such as prefix and prefix:pad=64; or none.
+    #[arg(long, value_name = "TRIES", default_value = "simple-mpt,prefix-tree,prefix-tree:pad=64")]
+    pub(super) tries: NameList<TrieChoice>,
+    /// Where trees are timed: file, mdbx, or both. In MDBX a row is a slot, record or block, or a
+    /// node of a trie.
+    #[arg(long, value_name = "MEDIA", default_value = "file")]
+    pub(super) media: NameList<TreeMedium>,
+    /// Leaves or keys read to measure the times, in ten batches. Writes and inserts use three
+    /// batches of this size, up to 10,000 (fewer if each access takes very much). 0 counts only,
+    /// and writes no files.
     #[arg(long, value_name = "N", default_value = "20k", value_parser = parse_count)]
     pub(super) samples: u64,
     /// Also time batches that start with none of the file's pages in the page cache.
@@ -47,8 +90,8 @@ pub(crate) struct LocalityArgs {
     /// Also write and read this many rows of MDBX, in order and at random (Table 1 of the paper).
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_rows)]
     pub(super) rows: u32,
-    /// Folder for the files, which are removed afterwards [default: the system's folder for
-    /// temporary files].
+    /// Folder for files and databases, which are removed afterwards [default: the system's folder
+    /// for temporary files].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Seed of leaves and keys.
@@ -61,6 +104,70 @@ pub(crate) struct LocalityArgs {
 fn parse_rows(text: &str) -> Result<u32, String> {
     let count = parse_count(text)?;
     count.try_into().map_err(|_| format!("`{text}` rows are too many: {} are the most", u32::MAX))
+}
+
+/// Different names, separated by commas; `none` is no name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NameList<T>(pub(super) Vec<T>);
+
+impl<T: FromStr<Err: fmt::Display> + PartialEq> FromStr for NameList<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut names = Vec::new();
+        if text == "none" {
+            return Ok(Self(names));
+        }
+        for (place, part) in text.split(',').enumerate() {
+            let name = part.trim().parse().map_err(|error: T::Err| error.to_string())?;
+            if names.contains(&name) {
+                return Err(format!("it names `{}` twice (place {})", part.trim(), place + 1));
+            }
+            names.push(name);
+        }
+        Ok(Self(names))
+    }
+}
+
+/// Where trees are timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TreeMedium {
+    File,
+    Mdbx,
+}
+
+impl FromStr for TreeMedium {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "file" => Ok(Self::File),
+            "mdbx" => Ok(Self::Mdbx),
+            _ => Err(format!("`{text}` is neither `file` nor `mdbx`")),
+        }
+    }
+}
+
+/// A trie: of the paper, or a backend of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum TrieChoice {
+    Published(PublishedTrie),
+    Own(String),
+}
+
+impl FromStr for TrieChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(trie) = text.parse() {
+            return Ok(Self::Published(trie));
+        }
+        let known = || PublishedTrie::ALL.map(PublishedTrie::name).join(", ");
+        match contenders::backend(text, None, &BackendArgs::default()) {
+            Ok(_) => Ok(Self::Own(text.into())),
+            Err(error) => Err(format!("it is none of {}, and as a backend: {error}", known())),
+        }
+    }
 }
 
 /// Heights of trees, in the given order.
@@ -94,13 +201,10 @@ impl FromStr for TreeHeights {
 impl LocalityArgs {
     /// Runs the command.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
-        if let Some((n, twice)) =
-            self.layouts.iter().enumerate().find(|(n, layout)| self.layouts[..*n].contains(layout))
-        {
-            bail!("--layouts names `{twice}` twice (place {})", n + 1);
-        }
         let out = CommandOutput::open(&self.report)?;
         let mut report = LocalityReport::new(BenchReport::new(command_line(), Vec::new()));
+        report.bench.references = references(Paper::Locality);
+        report.bench.references.retain(|figure| figure.workload == "locality");
         say!(out, "{}", report.bench.machine);
         let ended = self.measure(&out, stop, &mut report);
         // The results measured before an error are kept.
@@ -118,7 +222,9 @@ impl LocalityArgs {
         let mut report = LocalityReport::new(BenchReport::new(String::new(), Vec::new()));
         let ended = self.measure(out, stop, &mut report);
         let BenchReport { results, notes, .. } = report.bench;
-        Ok(RaceMeasurement { results, notes, references: Vec::new(), ended })
+        let mut references = references(Paper::Locality);
+        references.retain(|figure| figure.workload == "locality");
+        Ok(RaceMeasurement { results, notes, references, ended })
     }
 
     fn measure(
@@ -128,167 +234,149 @@ impl LocalityArgs {
         report: &mut LocalityReport,
     ) -> eyre::Result<()> {
         let folder = self.dir.clone().unwrap_or_else(std::env::temp_dir);
-        let layouts = if self.layouts.is_empty() { &TreeLayout::ALL[..] } else { &self.layouts };
-        let timed = TimingConfig {
-            samples: self.samples,
-            cold: self.cold,
-            folder: folder.clone(),
-            seed: self.seed,
-        };
-        let timed = (self.samples > 0).then_some(&timed);
-        print_head(out)?;
-        for height in &self.heights.0 {
-            for layout in layouts {
-                let tree = TreeFigures::measure(*layout, *height, timed, stop);
-                let tree = tree.wrap_err_with(|| format!("layout {layout}, height {height}"))?;
-                print_tree(out, &tree)?;
-                report.add(tree);
-            }
-        }
-        print_trie_head(out)?;
-        for height in self.heights.0.iter().filter(|height| **height <= HIGHEST_TRIE) {
-            for arity in [TrieArity::Two, TrieArity::Sixteen] {
-                let trie = random_trie(arity, 1 << height, self.seed, stop)?;
-                print_trie(out, &trie)?;
-                report.tries.push(trie);
-            }
+        self.check(&folder)?;
+        self.measure_trees(&folder, out, stop, report)?;
+        if !self.tries.0.is_empty() {
+            self.count_tries(out, stop, report)?;
+            self.measure_tries(&folder, out, stop, report)?;
         }
         if self.rows > 0 {
-            report.rows = rows(&folder, self.rows, self.seed, stop)?;
-            say!(out, "\n{:<18} {:>9} {:>12}", "rows of MDBX", "us a row", "LevelDB's");
-            for row in &report.rows {
-                say!(
-                    out,
-                    "{:<18} {:>9.3} {:>12.3}",
-                    row.access.name(),
-                    row.mean_us,
-                    row.leveldb_us
-                );
-            }
-            say!(
-                out,
-                "{} rows of 116 bytes, 10,000 a commit, each durable; LevelDB's figures are those of \
-                 the paper, Table 1",
-                grouped(self.rows.into())
-            );
+            let times = rows(&folder, self.rows, self.seed, stop)?;
+            table::print_rows(out, &times, self.rows)?;
+            report.add_rows(times);
         }
         Ok(())
     }
-}
 
-fn print_head(out: &CommandOutput) -> eyre::Result<()> {
-    say!(
-        out,
-        "\n{:>6} {:<17} {:>8} | {:>7} {:>4} {:>6} {:>5} | {:>9} {:>9} {:>9} | {:>19} | {:>19}",
-        "",
-        "",
-        "",
-        "read",
-        "",
-        "",
-        "",
-        "write",
-        "",
-        "",
-        "us a read",
-        "us a write"
-    );
-    say!(
-        out,
-        "{:>6} {:<17} {:>8} | {:>7} {:>4} {:>6} {:>5} | {:>9} {:>9} {:>9} | {:>9} {:>9} | {:>9} {:>9}",
-        "height",
-        "layout",
-        "MiB",
-        "regions",
-        "most",
-        "pages",
-        "slots",
-        "regions",
-        "pages",
-        "slots",
-        "cached",
-        "cold",
-        "cached",
-        "cold"
-    );
-    Ok(())
-}
+    /// Checks flags that depend on each other, and that the disk has room.
+    fn check(&self, folder: &Path) -> eyre::Result<()> {
+        let own = self.own_tries().next();
+        ensure!(
+            self.samples > 0 || own.is_none(),
+            "--tries {} is counted as it runs: --samples must not be 0",
+            own.unwrap_or_default()
+        );
+        let (file, rows) = (self.has(TreeMedium::File), self.has(TreeMedium::Mdbx));
+        let trees: Vec<_> =
+            self.heights.0.iter().map(|height| self.trees(*height)).collect::<Result<_, _>>()?;
+        let of_trees =
+            trees.iter().flatten().flat_map(|tree| TreeFigures::needs(*tree, file, rows));
+        let of_tries = self.trie_heights().flat_map(|height| {
+            self.tries.0.iter().filter_map(move |trie| match trie {
+                TrieChoice::Published(trie) => {
+                    rows.then(|| TrieRowFigures::need_of_published(*trie, height))
+                }
+                TrieChoice::Own(name) => Some(TrieRowFigures::need_of_own(name, height)),
+            })
+        });
+        Ok(DiskNeed::check_largest(of_trees.chain(of_tries), folder)?)
+    }
 
-fn print_tree(out: &CommandOutput, tree: &TreeFigures) -> eyre::Result<()> {
-    let AccessFigures { regions, pages, slots, .. } = &tree.read;
-    let written = &tree.write;
-    let micros = |operation, pages| match timing(&tree.results, operation, pages) {
-        Some(rate) if rate > 0.0 => format!("{:.2}", 1e6 / rate),
-        _ => "-".into(),
-    };
-    let some = match written.all {
-        true => String::new(),
-        false => format!("  (writes of {} leaves)", grouped(written.leaves)),
-    };
-    say!(
-        out,
-        "{:>6} {:<17} {:>8.1} | {:>7.3} {:>4} {:>6.3} {:>5.0} | {:>9.1} {:>9.1} {:>9.0} | {:>9} {:>9} | \
-         {:>9} {:>9}{some}",
-        tree.height,
-        tree.layout,
-        tree.bytes as f64 / f64::from(1 << 20),
-        regions.mean,
-        regions.max,
-        pages.mean,
-        slots.mean,
-        written.regions.mean,
-        written.pages.mean,
-        written.slots.mean,
-        micros(LeafOperation::Read, PageState::Cached),
-        micros(LeafOperation::Read, PageState::Cold),
-        micros(LeafOperation::Write, PageState::Cached),
-        micros(LeafOperation::Write, PageState::Cold),
-    );
-    Ok(())
-}
+    /// Whether trees are timed there.
+    fn has(&self, medium: TreeMedium) -> bool {
+        self.samples > 0 && self.media.0.contains(&medium)
+    }
 
-/// Operations per second of one kind, if they were timed.
-fn timing(results: &[BenchResult], operation: LeafOperation, pages: PageState) -> Option<f64> {
-    let is = |result: &&BenchResult, name: &str, value: &str| {
-        result.params.get(name).is_some_and(|param| param == value)
-    };
-    let found = results.iter().find(|result| {
-        is(result, "operation", operation.name()) && is(result, "pages", pages.name())
-    });
-    found.map(|result| result.ops_per_s)
-}
+    fn own_tries(&self) -> impl Iterator<Item = &str> {
+        self.tries.0.iter().filter_map(|trie| match trie {
+            TrieChoice::Own(name) => Some(name.as_str()),
+            TrieChoice::Published(_) => None,
+        })
+    }
 
-fn print_trie_head(out: &CommandOutput) -> eyre::Result<()> {
-    say!(out, "\ntries of random keys, depth first; in brackets the worst leaf");
-    say!(
-        out,
-        "{:>6} {:>12} {:>7} {:>14} {:>14} {:>14} {:>12}",
-        "arity",
-        "keys",
-        "height",
-        "nodes",
-        "regions",
-        "pages",
-        "Delta(n, h)"
-    );
-    Ok(())
-}
+    fn trie_heights(&self) -> impl Iterator<Item = u32> {
+        self.heights.0.iter().copied().filter(|height| *height <= HIGHEST_TRIE)
+    }
 
-fn print_trie(out: &CommandOutput, trie: &TrieCounts) -> eyre::Result<()> {
-    let leaves = trie.leaves.max(1) as f64;
-    let of = |total: u64, max: u64| format!("{:.2} ({max})", total as f64 / leaves);
-    say!(
-        out,
-        "{:>6} {:>12} {:>7} {:>14} {:>14} {:>14} {:>12}",
-        trie.arity,
-        grouped(trie.leaves),
-        trie.height,
-        of(trie.path.total, trie.path.max),
-        of(trie.regions.total, trie.regions.max),
-        of(trie.pages.total, trie.pages.max),
-        trie.least_max_regions.map_or_else(|| "-".into(), |least| least.to_string()),
-    );
-    Ok(())
+    /// The dense trees of a height.
+    fn trees(&self, height: u32) -> Result<Vec<DenseTree>, LocalityError> {
+        let layouts = self.layouts.as_ref().map_or(&TreeLayout::ALL[..], |layouts| &layouts.0);
+        let mut trees = Vec::new();
+        for layout in layouts {
+            let tree = DenseTree::new(*layout, height)?.with_slots(self.slot_bytes);
+            match layout.has_subtrees() {
+                true => trees.extend(self.p.0.iter().map(|p| tree.with_subtrees(*p))),
+                false => trees.push(tree),
+            }
+        }
+        Ok(trees)
+    }
+
+    fn timing(&self, folder: &Path) -> TimingConfig {
+        let samples = if self.samples == 0 { COUNTED } else { self.samples };
+        TimingConfig { samples, cold: self.cold, folder: folder.into(), seed: self.seed }
+    }
+
+    fn measure_trees(
+        &self,
+        folder: &Path,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+        report: &mut LocalityReport,
+    ) -> eyre::Result<()> {
+        if self.layouts.as_ref().is_some_and(|layouts| layouts.0.is_empty()) {
+            return Ok(());
+        }
+        let timed = &self.timing(folder);
+        let (file, rows) = (self.has(TreeMedium::File), self.has(TreeMedium::Mdbx));
+        let media = (file || rows).then_some(TimedMedia { timed, file, rows });
+        table::print_head(out)?;
+        for height in &self.heights.0 {
+            for tree in self.trees(*height)? {
+                let figures = TreeFigures::measure(tree, media, stop);
+                let figures = figures.wrap_err_with(|| format!("layout {tree}"))?;
+                table::print_tree(out, &figures)?;
+                report.add_tree(figures);
+            }
+        }
+        Ok(())
+    }
+
+    fn count_tries(
+        &self,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+        report: &mut LocalityReport,
+    ) -> eyre::Result<()> {
+        table::print_trie_head(out)?;
+        for height in self.trie_heights() {
+            for arity in [TrieArity::Two, TrieArity::Sixteen] {
+                let trie = random_trie(arity, 1 << height, self.seed, stop)?;
+                table::print_trie(out, &trie)?;
+                report.add_trie(trie, height);
+            }
+        }
+        Ok(())
+    }
+
+    fn measure_tries(
+        &self,
+        folder: &Path,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+        report: &mut LocalityReport,
+    ) -> eyre::Result<()> {
+        let (timed, stored) = (self.timing(folder), self.has(TreeMedium::Mdbx));
+        table::print_trie_row_head(out, timed.samples)?;
+        for height in self.trie_heights() {
+            for trie in &self.tries.0 {
+                let figures = match trie {
+                    TrieChoice::Published(trie) => {
+                        TrieRowFigures::published(*trie, height, &timed, stored, stop)
+                    }
+                    TrieChoice::Own(name) => {
+                        let backend = contenders::backend(name, None, &BackendArgs::default())?;
+                        let factory = BackendFactory::new(backend).named(name);
+                        TrieRowFigures::own(StoreTrie::new(&factory), height, &timed, stop)
+                    }
+                };
+                let figures = figures.wrap_err_with(|| format!("{trie:?}, height {height}"))?;
+                table::print_trie_rows(out, &figures)?;
+                report.add_trie_rows(figures);
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -304,5 +392,18 @@ mod tests {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
         assert_eq!((parse_rows("1m"), parse_rows("5000m").is_err()), (Ok(1_000_000), true));
+    }
+
+    #[test]
+    fn names_are_different_and_known() {
+        let p = |text: &str| text.parse::<NameList<SubtreeLeaves>>();
+        let counts = |text: &str| p(text).unwrap().0.iter().map(|p| p.count()).collect::<Vec<_>>();
+        assert_eq!((counts("8, 64"), counts("none")), (vec![8, 64], vec![]));
+        assert!(p("8,7").unwrap_err().contains("`7`") && p("8,8").unwrap_err().contains("place 2"));
+        let tries = |text: &str| text.parse::<NameList<TrieChoice>>();
+        assert_eq!(tries("prefix-tree,prefix:pad=64").unwrap().0.len(), 2);
+        let unknown = tries("prefix-tree,trie").unwrap_err();
+        assert!(unknown.contains("prefix-tree:pad=64") && unknown.contains("`trie`"), "{unknown}");
+        assert!("file,tape".parse::<NameList<TreeMedium>>().unwrap_err().contains("`tape`"));
     }
 }

@@ -3,8 +3,10 @@
 mod adversary;
 pub(crate) mod advice;
 pub(crate) mod chain;
+mod cole_index;
 pub(crate) mod compare;
 mod contenders;
+mod crypto;
 mod limit;
 mod locality;
 pub(crate) mod make_chain;
@@ -16,11 +18,12 @@ pub(crate) mod provenance;
 mod race;
 pub(crate) mod state;
 pub(crate) mod stores;
+mod trace;
 mod tree_sync;
 mod trees;
 
 use race::BenchRace;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, atomic::AtomicBool};
 
 /// Measurements, and tools to prepare or compare them.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -32,6 +35,8 @@ pub(crate) enum BenchCommand {
     /// Count which slots Merkle paths touch in flat files, exactly, and time them (The Locality of
     /// Memory Checking).
     Locality(locality::LocalityArgs),
+    /// Compare the learned index of COLE's runs with fence keys and binary search (COLE section 4.1).
+    ColeIndex(cole_index::ColeIndexArgs),
     /// Race search trees with Merkle hashes in memory (B+AVL section V).
     Trees(trees::TreesArgs),
     /// Race methods to fetch a tree from peers, some of which lie (B+AVL section V).
@@ -39,6 +44,12 @@ pub(crate) enum BenchCommand {
     /// Serve a tree to `bench sync`, which starts this command.
     #[command(hide = true)]
     SyncPeer(tree_sync::PeerArgs),
+    /// Time the curve arithmetic that LVMT builds on (LVMT Table 1).
+    Crypto(crypto::CryptoArgs),
+    /// Make and show traces: real or synthetic accesses, which `bench state --keys trace:FILE`
+    /// replays.
+    #[command(subcommand)]
+    Trace(trace::TraceCommand),
     /// Run a paper's experiments, scaled to fit this machine, beside the paper's own figures.
     Paper(paper::PaperArgs),
     /// Generate a chain from a seed: `genesis.json` and `chain.rlp`, for any client.
@@ -53,14 +64,17 @@ pub(crate) enum BenchCommand {
 
 impl BenchCommand {
     /// Runs the command.
-    pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
+    pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         match self {
             Self::Race(race) => (*race).run(stop),
             Self::Limit(args) => args.run(stop),
             Self::Locality(args) => args.run(stop),
+            Self::ColeIndex(args) => args.run(stop),
             Self::Trees(args) => args.run(stop),
             Self::Sync(args) => args.run(stop),
             Self::SyncPeer(args) => args.run(stop),
+            Self::Crypto(args) => args.run(stop),
+            Self::Trace(command) => command.run(stop),
             Self::Paper(args) => args.run(stop),
             Self::MakeChain(args) => args.run(stop),
             Self::Compare(args) => args.run(),

@@ -5,6 +5,7 @@ pub(crate) mod table;
 use super::{
     measurement::{RaceMeasurement, ended},
     stores::StoreArgs,
+    trace::corpus_options,
 };
 use crate::{
     args::{parse_count, witness_opener},
@@ -13,28 +14,36 @@ use crate::{
     progress::RaceProgress,
 };
 use retrie_bench::state::{
-    AccessTrace, BlockCorpus, InitialKeys, KeyDistribution, KeyLayout, StoreOutcome, StoreRace,
-    StoreWorkload,
+    AccessTrace, BlockCorpus, InitialKeys, KeyDistribution, KeyLayout, RecordedTrace, StoreOutcome,
+    StoreRace, StoreWorkload,
 };
-use retrie_chainspec::ChainSpec;
-use retrie_pipeline::replay::{BundleReplayOptions, StatePadding};
-use std::sync::{Arc, atomic::AtomicBool};
+use retrie_pipeline::replay::StatePadding;
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 /// Number of slices, or the number of commits if that is smaller.
 const SLICES: u64 = 25;
+/// Operations measured, unless a trace is replayed.
+const PAIRS: u64 = 250_000;
+/// Random accounts beside those of `--keys real`.
+const PAD_ACCOUNTS: u64 = 1_000_000;
 
 /// Arguments of `retrie bench state`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct StateRaceArgs {
     /// Preloaded keys, one race for each value: numbers (1000, 50k, 1m); `fresh` inserts new keys
     /// into an empty state; `real` uses the accesses of the mainnet blocks in RETRIE_DATA
-    /// (`../shared/data` by default), one commit for each block.
+    /// (`../shared/data` by default), one commit for each block; `trace:FILE` those of a trace
+    /// (`retrie bench trace make`), forward only.
     #[arg(long, value_name = "N", default_value = "1m", value_delimiter = ',', value_parser = parse_keys)]
     pub(super) keys: Vec<KeysArg>,
     /// Operations measured: pairs of a read and a write, or single reads (--reads). Real blocks are
-    /// run forth and back until they have read this many keys.
-    #[arg(long, value_name = "N", default_value = "250k", value_parser = parse_count)]
-    pub(super) pairs: u64,
+    /// run forth and back until they have read this many keys; a trace ends earlier, if it has fewer
+    /// [default: 250k, or the whole trace].
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(super) pairs: Option<u64>,
     /// Share of operations that only read, 0 to 1. The others read a key and then write it; at 0
     /// all operations do. 0.5 is YCSB's workload F, 1 its workload C (A and B write without
     /// reading).
@@ -44,9 +53,10 @@ pub(crate) struct StateRaceArgs {
     /// 0.99).
     #[arg(long, value_name = "CHOICE", default_value = "uniform", value_parser = parse_choice)]
     keys_by: KeyDistribution,
-    /// Add random accounts to those of `--keys real`, so that tries have depth.
-    #[arg(long, value_name = "N", default_value = "1m", value_parser = parse_count)]
-    pub(super) pad_accounts: u64,
+    /// Add random accounts to those of `--keys real` or `trace:FILE`, so that tries have depth
+    /// [default: 1m for `real`, none for a trace].
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(super) pad_accounts: Option<u64>,
     /// Also add random slots, 100 in each of the first random accounts.
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_count)]
     pad_slots: u64,
@@ -70,18 +80,23 @@ pub(crate) struct StateRaceArgs {
 }
 
 /// Values of `--keys`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum KeysArg {
     Preloaded(u64),
     Fresh,
     Real,
+    Trace(PathBuf),
 }
 
 fn parse_keys(text: &str) -> Result<KeysArg, String> {
     match text {
         "fresh" => Ok(KeysArg::Fresh),
         "real" => Ok(KeysArg::Real),
-        _ => parse_count(text).map(KeysArg::Preloaded),
+        _ => match text.strip_prefix("trace:") {
+            Some("") => Err("`trace:` needs the name of a trace file".into()),
+            Some(file) => Ok(KeysArg::Trace(file.into())),
+            None => parse_count(text).map(KeysArg::Preloaded),
+        },
     }
 }
 
@@ -161,7 +176,11 @@ impl StateRaceArgs {
             let keys = match keys {
                 KeysArg::Preloaded(keys) => InitialKeys::Preloaded(*keys),
                 KeysArg::Fresh => InitialKeys::Fresh,
-                KeysArg::Real => InitialKeys::Real(Arc::new(self.trace(stop)?)),
+                KeysArg::Real => InitialKeys::Real(Arc::new(self.real_trace(stop)?)),
+                KeysArg::Trace(file) => {
+                    let padding = self.padding(0);
+                    InitialKeys::Trace(Arc::new(RecordedTrace::read(file, padding)?))
+                }
             };
             Ok(self.workload(keys))
         };
@@ -169,23 +188,34 @@ impl StateRaceArgs {
     }
 
     /// The accesses of real blocks.
-    fn trace(&self, stop: &AtomicBool) -> eyre::Result<AccessTrace> {
+    fn real_trace(&self, stop: &AtomicBool) -> eyre::Result<AccessTrace> {
         let opener = witness_opener()?;
-        let options = BundleReplayOptions {
-            spec: ChainSpec::mainnet(),
-            witness_opener: opener.as_ref().and_then(|backend| backend.extensions().partial_state),
-            witnesses: false,
-        };
-        let padding = StatePadding { accounts: self.pad_accounts, slots: self.pad_slots };
-        Ok(BlockCorpus::user_default().trace(&options, padding, stop)?)
+        let options = corpus_options(opener.as_deref());
+        Ok(BlockCorpus::user_default().trace(&options, self.padding(PAD_ACCOUNTS), stop)?)
+    }
+
+    fn padding(&self, default: u64) -> StatePadding {
+        StatePadding { accounts: self.pad_accounts.unwrap_or(default), slots: self.pad_slots }
     }
 
     fn workload(&self, keys: InitialKeys) -> StoreWorkload {
+        let (pairs, warmup) = match &keys {
+            InitialKeys::Trace(trace) => {
+                let all = trace.figures().reads;
+                let warmup = self.warmup.unwrap_or_else(|| self.pairs.unwrap_or(all) / 10);
+                let left = all.saturating_sub(warmup);
+                (self.pairs.map_or(left, |pairs| pairs.min(left)), warmup)
+            }
+            _ => {
+                let pairs = self.pairs.unwrap_or(PAIRS);
+                (pairs, self.warmup.unwrap_or(pairs / 10))
+            }
+        };
         let mut workload = StoreWorkload {
             keys,
-            pairs: self.pairs,
+            pairs,
             commit_every: self.commit_every,
-            warmup: self.warmup.unwrap_or(self.pairs / 10),
+            warmup,
             slices: 0,
             layout: self.layout,
             reads: self.reads,

@@ -7,13 +7,13 @@ use crate::{
 };
 use eyre::{WrapErr, bail, eyre};
 use retrie_bench::{
-    paper::{Paper, references},
+    paper::{Paper, add_phases, references},
     tree_sync::{
         ServedTreeConfig,
-        fetch::FetchMethod,
+        fetch::{BaselinePolicy, FetchMethod},
         peer,
         race::{FetchOutcome, FetchRaceConfig, race},
-        report::{FetchPhases, TreeSyncReport, faster, outcome_of},
+        report::{FetchPhases, TreeSyncReport, faster, outcome_of, policy_ratios},
     },
 };
 use retrie_report::BenchReport;
@@ -27,11 +27,14 @@ use std::{
 /// The meaning of the figures, for the end of `--help`.
 const HELP: &str = "Peers are processes of this program on loopback, which wait as if they were far away. A \
 lying peer changes a byte of every other chunk that it sends. avlplus is the paper's baseline: the AVL+ tree \
-of Tendermint, whose chunks prove nothing; after a wrong root all chunks are fetched again, without one \
-random peer. avlplus-rational fetches all chunks from one peer at a time, and never again from a peer that \
-was wrong. For each seed the three methods run one after the other, with the same lying peers, the same \
-delays and new connections. Times are medians over seeds; `on average` is the ratio of the total times. For \
-the state of a chain use `retrie node --sync.from`.";
+of Tendermint, whose chunks prove nothing before the whole tree is there. After a wrong root, \
+avlplus:refetch fetches all chunks again from all peers but one that has lied, which an oracle names: the \
+paper says only that all is fetched again, and that one liar costs twice as many chunks. \
+avlplus:drop-random has no oracle and leaves out one random peer. avlplus:rational fetches all chunks from \
+one peer at a time, and never again from a peer that was wrong; `faster` and `on average` are over it. For \
+each seed all methods run one after the other, with the same lying peers, the same delays and new \
+connections. Times are medians over seeds; `on average` is the ratio of the total times. For the state of a \
+chain use `retrie node --sync.from`.";
 
 /// Flags about the tree, for `bench sync` and for its peers.
 #[derive(Clone, Debug, clap::Args)]
@@ -87,6 +90,10 @@ pub(crate) struct TreeFetchArgs {
     /// snapshots do. Without this flag they walk their tree for each request, as in the paper.
     #[arg(long)]
     snapshots: bool,
+    /// Policies of the baseline after a wrong root, separated by commas: refetch, drop-random,
+    /// rational [default: all].
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
+    policies: Vec<BaselinePolicy>,
     /// How many times the tree is fetched, each time with other liars and delays.
     #[arg(long, value_name = "N", default_value_t = 20)]
     seeds: u64,
@@ -111,12 +118,13 @@ impl TreeFetchArgs {
         report.bench.references.retain(|figure| figure.workload == "sync");
         say!(out, "{}", report.bench.machine);
         let ended = self.measure(&out, stop, &mut report);
+        add_phases(&mut report.bench.results, &report.phases);
         report.bench.complete = ended.is_ok();
         out.report(&report)?;
         ended
     }
 
-    /// Measures, and returns the results with the phases in their notes.
+    /// Measures, and returns the results, with the phases among their measures.
     pub(super) fn measured(
         self,
         out: &CommandOutput,
@@ -124,6 +132,7 @@ impl TreeFetchArgs {
     ) -> eyre::Result<RaceMeasurement> {
         let mut report = TreeSyncReport::new(BenchReport::new(String::new(), Vec::new()));
         let ended = self.measure(out, stop, &mut report);
+        add_phases(&mut report.bench.results, &report.phases);
         let BenchReport { results, notes, .. } = report.bench;
         Ok(RaceMeasurement { results, notes, references: Vec::new(), ended })
     }
@@ -141,8 +150,19 @@ impl TreeFetchArgs {
                 self.peers
             );
         }
+        let policies = match &self.policies[..] {
+            [] => &BaselinePolicy::ALL[..],
+            given => given,
+        };
+        if let Some((_, twice)) =
+            policies.iter().enumerate().find(|(n, policy)| policies[..*n].contains(policy))
+        {
+            bail!("--policies names `{twice}` twice");
+        }
+        let baselines = policies.iter().map(|policy| FetchMethod::AvlPlus(*policy));
         let setting = FetchRaceConfig {
             tree: self.tree.setting(),
+            methods: baselines.chain([FetchMethod::Bavl]).collect(),
             byzantine: self.byzantine as usize,
             delays: self.delays.iter().map(|ms| Duration::from_millis((*ms).into())).collect(),
             speed: u64::from(self.bandwidth) * 125_000,
@@ -168,7 +188,7 @@ impl TreeFetchArgs {
         drop(peers);
         // The results measured before an error are kept.
         if !reached.is_empty() {
-            print(out, &setting, &reached)?;
+            print(out, &setting, ports.len(), &reached)?;
             report.add(&setting, ports.len(), &reached);
         }
         ended?;
@@ -187,11 +207,12 @@ impl TreeFetchArgs {
 fn print(
     out: &CommandOutput,
     setting: &FetchRaceConfig,
+    peers: usize,
     outcomes: &[FetchOutcome],
 ) -> eyre::Result<()> {
     say!(
         out,
-        "\n{:<17} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>7} {:>8} {:>8} {:>10}",
+        "\n{:<19} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>7} {:>8} {:>8} {:>10}",
         "",
         "ms",
         "mean ms",
@@ -204,7 +225,7 @@ fn print(
         "faster",
         "on average"
     );
-    let baseline = outcome_of(outcomes, FetchMethod::AvlPlus);
+    let baseline = outcome_of(outcomes, FetchMethod::AvlPlus(BaselinePolicy::Rational));
     for outcome in outcomes {
         let phases = FetchPhases::of(setting.byzantine, outcome);
         let (ratio, average) = match baseline {
@@ -216,7 +237,7 @@ fn print(
         };
         say!(
             out,
-            "{:<17} {:>8.0} {:>8.0} {:>8.0} {:>8.0} {:>9.0} {:>9.0} {:>7.1} {:>8.0} {ratio:>8} {average:>10}",
+            "{:<19} {:>8.0} {:>8.0} {:>8.0} {:>8.0} {:>9.0} {:>9.0} {:>7.1} {:>8.0} {ratio:>8} {average:>10}",
             phases.way,
             phases.median_ms,
             phases.mean_ms,
@@ -231,8 +252,19 @@ fn print(
     say!(
         out,
         "ms: median; what follows are means over seeds. Reading is within the transfer, serializing at the \
-         peers, both of all threads together"
+         peers, both of all threads together. faster, on average: over avlplus:rational"
     );
+    for ratio in policy_ratios(setting, peers, outcomes) {
+        say!(
+            out,
+            "bavl over avlplus:{:<11} {:>6.2}x median ({:.2} to {:.2}), {:.2}x on average",
+            ratio.policy,
+            ratio.median,
+            ratio.quartiles[0],
+            ratio.quartiles[1],
+            ratio.average
+        );
+    }
     Ok(())
 }
 

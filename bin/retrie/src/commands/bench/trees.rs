@@ -7,7 +7,7 @@ use crate::{
 };
 use eyre::{WrapErr, bail};
 use retrie_bench::{
-    paper::{Paper, references},
+    paper::{Paper, references, shape_results},
     trees::{
         TreeStructure,
         measure::{self, TreeBenchConfig, TreeTimes},
@@ -19,9 +19,10 @@ use std::sync::atomic::AtomicBool;
 
 /// The meaning of the figures, for the end of `--help`.
 const HELP: &str = "avlplus is the AVL+ tree of Tendermint, the paper's baseline, with one element in each leaf. \
-bplus is a Merkle B+tree; bavl is the B+AVL tree with the shape and the roots of the backend of that name. All \
-are in memory, use one thread and the same hash function, and compute the root as often as --hash-every \
-says. Elements have keys of 4 bytes and come in random order. Each turn builds and searches all trees, one \
+avlstar is the AVL* tree: the same tree, with the same roots and proofs, whose subtrees lie in chunks. bplus \
+is a Merkle B+tree; bavl is the B+AVL tree with the shape and the roots of the backend of that name. All are \
+in memory, use one thread and the same hash function, and compute the root as often as --hash-every says; \
+each hashes only what has changed. Elements have keys of 4 bytes and come in random order. Each turn builds and searches all trees, one \
 after the other. Times are medians over turns, ratios are medians of the ratios within a turn. Small trees \
 get more turns.";
 
@@ -44,11 +45,11 @@ pub(crate) struct TreesArgs {
     /// Most elements in a chunk, or in a cell.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(4..=4096))]
     chunk: u32,
-    /// Inserts between two computations of the root: 0 computes it once at the end, 1 is the
-    /// paper's choice, 1000 is like blocks.
-    #[arg(long, value_name = "N", default_value = "0", value_parser = parse_count)]
+    /// Inserts between two computations of the root: 1 is the paper's choice, 1000 is like blocks,
+    /// 0 computes it once at the end.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_count)]
     pub(super) hash_every: u64,
-    /// Trees, separated by commas: avlplus, bplus, bavl [default: all].
+    /// Trees, separated by commas: avlplus, avlstar, bplus, bavl [default: all].
     #[arg(long, value_name = "TREES", value_delimiter = ',')]
     trees: Vec<TreeStructure>,
     /// Least number of turns.
@@ -96,7 +97,8 @@ impl TreesArgs {
         ended
     }
 
-    /// Measures, and returns the results with the shapes in their notes.
+    /// Measures, and returns the results. Shapes and times of messages are results too, without a
+    /// rate.
     pub(super) fn measured(
         self,
         out: &CommandOutput,
@@ -104,7 +106,9 @@ impl TreesArgs {
     ) -> eyre::Result<RaceMeasurement> {
         let mut report = TreesReport::new(BenchReport::new(String::new(), Vec::new()));
         let ended = self.measure(out, stop, &mut report);
-        let BenchReport { results, notes, .. } = report.bench;
+        let shapes = shape_results(&report);
+        let BenchReport { mut results, notes, .. } = report.bench;
+        results.extend(shapes);
         Ok(RaceMeasurement { results, notes, references: Vec::new(), ended })
     }
 
@@ -219,9 +223,13 @@ impl TreesArgs {
             "ms to read"
         );
         for chunk in &self.shapes {
-            let both = measure::messages(&self.setting(*elements, *chunk), self.rounds, stop)
-                .wrap_err_with(|| format!("messages of {chunk} elements"))?;
-            for one in both {
+            for tree in trees {
+                let setting = self.setting(*elements, *chunk);
+                let Some(one) = measure::messages(*tree, &setting, self.rounds, stop)
+                    .wrap_err_with(|| format!("{tree}, messages of {chunk} elements"))?
+                else {
+                    continue;
+                };
                 say!(
                     out,
                     "{:<8} {:>6} {:>9} {:>9.1} {:>13.1} {:>13.1}",

@@ -91,6 +91,16 @@ pub fn fails_saying(command: &mut Command, what: &[&str]) -> String {
     line
 }
 
+/// Runs a command that clap must refuse: exit code 2, and every text of `what` on stderr.
+pub fn misused_saying(command: &mut Command, what: &[&str]) {
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{command:?}\n{stderr}");
+    for part in what {
+        assert!(stderr.contains(part), "`{part}` is not in: {stderr}");
+    }
+}
+
 /// A temporary folder for one test, with the files of a small chain if needed.
 pub struct TestFolder {
     pub dir: TempDir,

@@ -1,14 +1,16 @@
-//! Exact counts of the regions, pages and slots that reads and writes of leaves touch.
+//! Exact counts of the regions, pages and slots that reads and writes of leaves touch, and of the
+//! copies of nodes. No file is needed.
 
 use super::{
-    DenseTree, LocalityError, Region,
-    region::{pages, slots},
+    DenseTree, LocalityError, Region, SlotContent, TreeLayout,
+    error::goes_on,
+    region::{common_slots, pages, slots},
     theory::ExpectedCounts,
 };
 use crate::random::SplitMix64;
 use rayon::prelude::*;
 use serde::Serialize;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// If an access has more regions than this, random leaves are counted instead of all leaves.
 const MANY: usize = 256;
@@ -55,10 +57,10 @@ pub(crate) struct AccessCounts {
 }
 
 impl AccessCounts {
-    fn of(mut self, regions: &[Region]) -> Self {
+    fn of(mut self, regions: &[Region], content: SlotContent) -> Self {
         self.leaves += 1;
         self.regions.add(regions.len() as u64);
-        self.pages.add(pages(regions));
+        self.pages.add(pages(regions, content));
         self.slots.add(slots(regions));
         self
     }
@@ -79,13 +81,15 @@ impl AccessCounts {
     }
 }
 
-/// The counts of reads and writes of a tree.
+/// The counts of a tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeCounts {
     /// Reads, over all leaves.
     pub(crate) read: AccessCounts,
     /// Writes, over all leaves, or over random leaves if a write touches very many regions.
     pub(crate) write: AccessCounts,
+    /// Copies of the node that has most.
+    pub(crate) copies: u64,
 }
 
 /// Counts reads and writes of `tree`, and compares the counts with [`ExpectedCounts`].
@@ -94,9 +98,35 @@ pub(crate) struct TreeCounts {
 /// [`LocalityError::Mismatch`] if the counts differ; [`LocalityError::Stopped`].
 pub(crate) fn count(tree: DenseTree, stop: &AtomicBool) -> Result<TreeCounts, LocalityError> {
     let read = over_leaves(tree, DenseTree::read, stop)?;
-    let write = over_leaves(tree, DenseTree::write, stop)?;
-    ExpectedCounts::of(tree).check(tree, &read, &write)?;
-    Ok(TreeCounts { read, write })
+    let write = match tree.layout().has_copies() {
+        true => over_leaves(tree, DenseTree::write, stop)?,
+        false => read,
+    };
+    let counts = TreeCounts { read, write, copies: most_copies(tree, stop)? };
+    ExpectedCounts::of(tree).check(tree, &counts)?;
+    Ok(counts)
+}
+
+/// K of Theorem 3.9: the copies of the node on the path of leaf 0 that has most; all nodes of a
+/// height have as many. Two leaves change the copies of their common ancestors, and nothing else in
+/// common.
+fn most_copies(tree: DenseTree, stop: &AtomicBool) -> Result<u64, LocalityError> {
+    // Its writes change whole blocks.
+    if tree.layout() == TreeLayout::Blocked {
+        return Ok(1);
+    }
+    let (mut first, mut other) = (Vec::new(), Vec::new());
+    tree.write(0, &mut first);
+    let (mut most, mut above) = (0, 0);
+    for height in (0..=tree.height()).rev() {
+        goes_on(stop)?;
+        // The lowest common ancestor with this leaf has this height.
+        tree.write((1 << height) >> 1, &mut other);
+        let common = common_slots(&first, &other);
+        most = most.max(common - above);
+        above = common;
+    }
+    Ok(most)
 }
 
 /// Counts one kind of access, over all leaves unless each access has [very many](MANY) regions.
@@ -132,10 +162,8 @@ fn tally(
 ) -> Result<AccessCounts, LocalityError> {
     let mut regions = Vec::new();
     leaves.try_fold(AccessCounts::default(), |counts, leaf| {
-        if stop.load(Ordering::Relaxed) {
-            return Err(LocalityError::Stopped);
-        }
+        goes_on(stop)?;
         access(tree, leaf, &mut regions);
-        Ok(counts.of(&regions))
+        Ok(counts.of(&regions, tree.content()))
     })
 }

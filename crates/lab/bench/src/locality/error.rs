@@ -1,6 +1,11 @@
 //! Errors of experiments on locality.
 
-use std::{io, path::PathBuf};
+use crate::BenchError;
+use std::{
+    fmt, io,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 /// Why an experiment on locality failed.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +19,24 @@ pub enum LocalityError {
         /// The largest supported height.
         most: u32,
     },
+    /// The disk has too little space for a file or database.
+    #[error(
+        "{what} takes {} in {}, where {} are free: {} are missing",
+        Gibibytes(*bytes),
+        folder.display(),
+        Gibibytes(*free),
+        Gibibytes(bytes.saturating_sub(*free))
+    )]
+    NoSpace {
+        /// The tree.
+        what: String,
+        /// The folder.
+        folder: PathBuf,
+        /// Bytes that it takes.
+        bytes: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// A count differs from the theory.
     #[error("{what} should be {theory}, and {counted} were counted")]
     Mismatch {
@@ -25,14 +48,10 @@ pub enum LocalityError {
         counted: String,
     },
     /// A slot that was read holds the wrong node.
-    #[error(
-        "{layout}, height {height}: slot {slot} does not hold node {index} of height {node_height}"
-    )]
+    #[error("{tree}: slot {slot} does not hold node {index} of height {node_height}")]
     WrongNode {
-        /// The layout's name.
-        layout: &'static str,
-        /// Height of the tree.
-        height: u32,
+        /// Layout and height of the tree.
+        tree: String,
         /// The slot.
         slot: u64,
         /// Height of the node.
@@ -70,7 +89,46 @@ pub enum LocalityError {
         /// Its number.
         row: u64,
     },
+    /// A row of a tree is missing, or rows have other lengths than were written.
+    #[error("the rows of {tree} in MDBX are not those that were written: {what}")]
+    WrongRows {
+        /// The tree.
+        tree: String,
+        /// What was found.
+        what: String,
+    },
+    /// One of our state stores failed.
+    #[error("the state store `{name}`: {source}")]
+    Store {
+        /// Its name.
+        name: String,
+        /// The cause.
+        source: Box<BenchError>,
+    },
+    /// A store has no proofs, so it has no reads of paths.
+    #[error("the state store `{name}` makes no proofs: it has no paths to read")]
+    NoProofs {
+        /// Its name.
+        name: String,
+    },
     /// The user asked to stop.
     #[error("stopped before the end")]
     Stopped,
+}
+
+/// Whether the user has not asked to stop.
+///
+/// # Errors
+/// [`LocalityError::Stopped`].
+pub(super) fn goes_on(stop: &AtomicBool) -> Result<(), LocalityError> {
+    if stop.load(Ordering::Relaxed) { Err(LocalityError::Stopped) } else { Ok(()) }
+}
+
+/// A size in GiB, with one digit after the point.
+struct Gibibytes(u64);
+
+impl fmt::Display for Gibibytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} GiB", self.0 as f64 / f64::from(1 << 30))
+    }
 }

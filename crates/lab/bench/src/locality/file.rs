@@ -1,6 +1,9 @@
 //! A tree in a file on disk.
 
-use super::{DenseTree, LayoutNode, LocalityError, NodePlace, PAGE_BYTES, Region, SLOT_BYTES};
+use super::{
+    DenseTree, LayoutNode, LocalityError, NodePlace, PAGE_BYTES, Region, SlotContent,
+    error::goes_on,
+};
 use std::{
     fs::File,
     io::{self, Write},
@@ -12,8 +15,6 @@ use std::{
 
 /// Bytes that are written at once, or read at once to warm the page cache.
 const CHUNK: usize = 1 << 20;
-/// Bytes of a slot.
-const SLOT: usize = SLOT_BYTES as usize;
 
 /// The file of a tree. It has no name, and is deleted when it is dropped.
 #[derive(Debug)]
@@ -50,10 +51,6 @@ impl AccessBatch {
         batch
     }
 
-    fn bytes(&self) -> usize {
-        self.regions.iter().map(|region| region.bytes()).sum()
-    }
-
     /// Each leaf with its regions.
     fn leaves(&self) -> impl Iterator<Item = (u64, &[Region])> {
         let mut rest = &self.regions[..];
@@ -78,14 +75,15 @@ impl TreeFile {
         let file = tempfile::tempfile_in(folder).map_err(failed)?;
         let file = Self { tree, file, folder: folder.into() };
         let mut writer = io::BufWriter::with_capacity(CHUNK, &file.file);
+        let mut slot = vec![0; tree.content().bytes() as usize];
         let mut slots = 0_u64;
         tree.nodes(|node| {
             slots += 1;
             if slots.is_multiple_of(1 << 16) && stop.load(Ordering::Relaxed) {
                 return Err(LocalityError::Stopped);
             }
-            let bytes = node.map_or([0; SLOT], content);
-            writer.write_all(&bytes).map_err(|source| file.failed("writing to", source))
+            fill(&mut slot, node);
+            writer.write_all(&slot).map_err(|source| file.failed("writing to", source))
         })?;
         writer.flush().map_err(|source| file.failed("writing to", source))?;
         drop(writer);
@@ -95,9 +93,14 @@ impl TreeFile {
         Ok(file)
     }
 
+    /// The tree.
+    pub(super) const fn tree(&self) -> DenseTree {
+        self.tree
+    }
+
     /// Length of the file in bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.tree.slots() * SLOT_BYTES
+        self.tree.bytes()
     }
 
     /// Reads the whole file, so that it is in the page cache if it fits.
@@ -131,15 +134,16 @@ impl TreeFile {
         buffer: &mut Vec<u8>,
         stop: &AtomicBool,
     ) -> Result<Duration, LocalityError> {
-        let bytes = batch.bytes();
+        let content = self.tree.content();
+        let len = bytes(&batch.regions, content);
         // Filled before the clock starts, so that the system has allocated its memory.
         buffer.clear();
-        buffer.resize(bytes, 0xff);
+        buffer.resize(len, 0xff);
         let start = Instant::now();
         let mut rest = &mut buffer[..];
         for region in &batch.regions {
-            let (into, others) = rest.split_at_mut(region.bytes());
-            self.read_at(into, region.offset())?;
+            let (into, others) = rest.split_at_mut(region.bytes(content));
+            self.read_at(into, region.offset(content))?;
             goes_on(stop)?;
             rest = others;
         }
@@ -158,7 +162,8 @@ impl TreeFile {
         stop: &AtomicBool,
     ) -> Result<Duration, LocalityError> {
         self.read(batch, buffer, stop)?;
-        for slot in buffer.chunks_exact_mut(SLOT) {
+        let content = self.tree.content();
+        for slot in buffer.chunks_exact_mut(content.bytes() as usize) {
             let stamp = &mut slot[TAG..];
             stamp.iter_mut().for_each(|byte| *byte = byte.wrapping_mul(5).wrapping_add(1));
         }
@@ -168,8 +173,8 @@ impl TreeFile {
         let start = Instant::now();
         let mut rest = &buffer[..];
         for region in &batch.regions {
-            let (bytes, others) = rest.split_at(region.bytes());
-            let written = self.file.write_all_at(bytes, region.offset());
+            let (bytes, others) = rest.split_at(region.bytes(content));
+            let written = self.file.write_all_at(bytes, region.offset(content));
             written.map_err(|source| self.failed("writing to", source))?;
             goes_on(stop)?;
             rest = others;
@@ -178,22 +183,22 @@ impl TreeFile {
         Ok(start.elapsed())
     }
 
-    /// Checks that the slots of all paths hold their nodes. `bytes` is the content of all regions.
-    fn check(&self, batch: &AccessBatch, bytes: &[u8]) -> Result<(), LocalityError> {
-        let mut rest = bytes;
+    /// Checks that the slots of all paths hold their nodes. `read` is the content of all regions.
+    fn check(&self, batch: &AccessBatch, read: &[u8]) -> Result<(), LocalityError> {
+        let content = self.tree.content();
+        let mut rest = read;
         for (leaf, regions) in batch.leaves() {
-            let (own, others) = rest.split_at(regions.iter().map(|region| region.bytes()).sum());
+            let (own, others) = rest.split_at(bytes(regions, content));
             rest = others;
             let mut wrong = None;
             self.tree.path(leaf, |place| {
-                if found(regions, own, place.slot) != Some(&tag(place.node)) {
+                if found(regions, own, place.slot, content) != Some(&tag(place.node)) {
                     wrong = Some(place);
                 }
             });
             if let Some(NodePlace { node, slot }) = wrong {
                 return Err(LocalityError::WrongNode {
-                    layout: self.tree.layout().name(),
-                    height: self.tree.height(),
+                    tree: self.tree.to_string(),
                     slot,
                     node_height: node.height,
                     index: node.index,
@@ -213,14 +218,14 @@ impl TreeFile {
     }
 
     fn failed(&self, action: &'static str, source: io::Error) -> LocalityError {
-        let path =
-            self.folder.join(format!("({} of height {})", self.tree.layout(), self.tree.height()));
+        let path = self.folder.join(format!("({})", self.tree));
         LocalityError::Io { action, path, source }
     }
 }
 
-fn goes_on(stop: &AtomicBool) -> Result<(), LocalityError> {
-    if stop.load(Ordering::Relaxed) { Err(LocalityError::Stopped) } else { Ok(()) }
+/// Bytes of all regions together.
+fn bytes(regions: &[Region], content: SlotContent) -> usize {
+    regions.iter().map(|region| region.bytes(content)).sum()
 }
 
 /// Number of bytes of a slot that name its node.
@@ -231,28 +236,32 @@ fn tag(LayoutNode { height, index }: LayoutNode) -> [u8; TAG] {
     (u64::from(height + 1) << 56 | index).to_be_bytes()
 }
 
-/// The content of a slot: the node's name, then bytes that look like a hash.
-fn content(node: LayoutNode) -> [u8; SLOT] {
-    let tag = tag(node);
-    let mut bytes = [0; SLOT];
-    let mut word = u64::from_be_bytes(tag);
-    for part in bytes.chunks_exact_mut(8) {
+/// Sets the content of a slot: the node's name, then bytes that look like hashes; zeros if it is
+/// empty.
+fn fill(slot: &mut [u8], node: Option<LayoutNode>) {
+    let Some(node) = node else { return slot.fill(0) };
+    let mut word = u64::from_be_bytes(tag(node));
+    for part in slot.chunks_exact_mut(8) {
         part.copy_from_slice(&word.to_be_bytes());
         // SplitMix64's multiplier: not a good mixer alone, but enough to avoid a pattern.
         word = (word ^ word >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     }
-    bytes
 }
 
-/// The name of the node in `slot`; `bytes` is the content of `regions`.
-fn found<'b>(regions: &[Region], bytes: &'b [u8], slot: u64) -> Option<&'b [u8; TAG]> {
+/// The name of the node in `slot`; `read` is the content of `regions`.
+fn found<'b>(
+    regions: &[Region],
+    read: &'b [u8],
+    slot: u64,
+    content: SlotContent,
+) -> Option<&'b [u8; TAG]> {
     let mut before = 0;
     for region in regions {
         if (region.start..region.end).contains(&slot) {
-            let at = before + (slot - region.start) as usize * SLOT;
-            return bytes.get(at..)?.first_chunk();
+            let at = before + (slot - region.start) as usize * content.bytes() as usize;
+            return read.get(at..)?.first_chunk();
         }
-        before += region.bytes();
+        before += region.bytes(content);
     }
     None
 }
@@ -295,7 +304,8 @@ const fn is_tmpfs(_: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-const _: () = assert!(PAGE_BYTES.is_multiple_of(SLOT_BYTES), "a slot lies in one page");
+const _: () =
+    assert!(PAGE_BYTES.is_multiple_of(SlotContent::ChildHashes.bytes()), "a slot lies in one page");
 
 #[cfg(test)]
 mod tests {
@@ -303,6 +313,8 @@ mod tests {
     use crate::locality::TreeLayout;
 
     static GO: AtomicBool = AtomicBool::new(false);
+    /// Bytes of a slot by default.
+    const SLOT: usize = SlotContent::NodeHash.bytes() as usize;
 
     fn made(layout: TreeLayout, height: u32) -> TreeFile {
         TreeFile::create(&std::env::temp_dir(), DenseTree::new(layout, height).unwrap(), &GO)
@@ -312,8 +324,13 @@ mod tests {
     #[test]
     fn files_of_all_layouts_are_read_and_written_and_still_hold_their_nodes() {
         let mut buffer = Vec::new();
-        for layout in TreeLayout::ALL {
-            let file = made(layout, 7);
+        let trees = TreeLayout::ALL.map(|layout| DenseTree::new(layout, 7).unwrap());
+        let wide = trees.map(|tree| {
+            tree.with_slots(SlotContent::ChildHashes).with_subtrees("8".parse().unwrap())
+        });
+        for tree in trees.into_iter().chain(wide) {
+            let layout = tree.name();
+            let file = TreeFile::create(&std::env::temp_dir(), tree, &GO).unwrap();
             assert_eq!(file.file.metadata().unwrap().len(), file.bytes(), "{layout}");
             let all = || 0..file.tree.leaves();
             let reads = AccessBatch::of(file.tree, DenseTree::read, all());
@@ -337,9 +354,9 @@ mod tests {
             }
         });
         let slot = slot.unwrap();
-        file.file
-            .write_all_at(&content(LayoutNode { height: 2, index: 3 }), slot * SLOT_BYTES)
-            .unwrap();
+        let mut other = [0; SLOT];
+        fill(&mut other, Some(LayoutNode { height: 2, index: 3 }));
+        file.file.write_all_at(&other, slot * SLOT as u64).unwrap();
         match file.read(&batch, &mut Vec::new(), &GO) {
             Err(LocalityError::WrongNode { slot: found, node_height: 2, index: 2, .. }) => {
                 assert_eq!(found, slot);
@@ -360,7 +377,7 @@ mod tests {
         // Fails if it would have to wait for the disk.
         let mut at_once = |slot: u64| {
             let mut into = [io::IoSliceMut::new(&mut buffer)];
-            preadv2(&file.file, &mut into, slot * SLOT_BYTES, ReadWriteFlags::NOWAIT)
+            preadv2(&file.file, &mut into, slot * SLOT as u64, ReadWriteFlags::NOWAIT)
         };
         // The system may ignore the advice, for example for a page under writeback.
         let chilled = (0..20).find_map(|_| {

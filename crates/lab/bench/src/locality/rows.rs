@@ -4,19 +4,19 @@
 //! table, 10,000 per commit, and each commit is durable; then the rows written in order are read.
 //! The page cache is not controlled: it holds all rows if there is enough memory.
 
-use super::LocalityError;
+use super::{
+    LocalityError,
+    error::goes_on,
+    scratch::{RowErrorExt, ScratchDatabase, TABLE},
+};
 use crate::random::SplitMix64;
 use alloy_primitives::Bytes;
-use retrie_db::{DatabaseEnv, OpenOptions};
-use retrie_state::{KeyRange, RowTable, ScanDirection};
-use retrie_state_store::{KvRead, KvStore};
+use retrie_state::{KeyRange, ScanDirection};
+use retrie_state_store::KvRead;
 use serde::Serialize;
 use std::{
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::AtomicBool,
     time::{Duration, Instant},
 };
 
@@ -26,7 +26,6 @@ const PER_COMMIT: usize = 10_000;
 const PER_SCAN: usize = 1000;
 /// Bytes of a value.
 const VALUE: usize = 100;
-const TABLE: RowTable = RowTable::new(1, "Rows");
 
 /// A kind of access to rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -123,35 +122,23 @@ pub fn rows(
     ])
 }
 
-/// A database and its temporary folder.
-struct ScratchDatabase {
-    store: Arc<dyn KvStore>,
-    _folder: tempfile::TempDir,
-}
-
 fn write(
     folder: &Path,
     rows: &[u32],
     stop: &AtomicBool,
 ) -> Result<(ScratchDatabase, Duration), LocalityError> {
-    let dir = tempfile::Builder::new().prefix("retrie-rows-").tempdir_in(folder);
-    let failed =
-        |source| LocalityError::Io { action: "making a folder in", path: folder.into(), source };
-    let dir = dir.map_err(failed)?;
-    let options = OpenOptions { state_tables: vec![TABLE], ..OpenOptions::default() };
-    let db = DatabaseEnv::create(dir.path(), &options).context("making a database")?;
-    let store = db.state_store();
+    let scratch = ScratchDatabase::create(folder)?;
     let start = Instant::now();
     for chunk in rows.chunks(PER_COMMIT) {
         goes_on(stop)?;
-        let mut txn = store.begin_write().context("opening a write transaction")?;
+        let mut txn = scratch.store.begin_write().context("opening a write transaction")?;
         for row in chunk {
             txn.put(TABLE, &key(*row), &value(*row)).context("writing a row")?;
         }
         txn.commit().context("committing")?;
     }
     let elapsed = start.elapsed();
-    Ok((ScratchDatabase { store, _folder: dir }, elapsed))
+    Ok((scratch, elapsed))
 }
 
 fn read(from: &dyn KvRead, rows: &[u32], stop: &AtomicBool) -> Result<Duration, LocalityError> {
@@ -199,21 +186,6 @@ fn value(row: u32) -> [u8; VALUE] {
     value
 }
 
-fn goes_on(stop: &AtomicBool) -> Result<(), LocalityError> {
-    if stop.load(Ordering::Relaxed) { Err(LocalityError::Stopped) } else { Ok(()) }
-}
-
-/// Adds the action that failed to an error of the database.
-trait RowErrorExt<T> {
-    fn context(self, action: &'static str) -> Result<T, LocalityError>;
-}
-
-impl<T, E: std::error::Error + Send + Sync + 'static> RowErrorExt<T> for Result<T, E> {
-    fn context(self, action: &'static str) -> Result<T, LocalityError> {
-        self.map_err(|source| LocalityError::Rows { action, source: source.into() })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,7 +203,7 @@ mod tests {
             );
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "databases were left");
-        stop.store(true, Ordering::Relaxed);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
         assert!(matches!(rows(folder.path(), 9, 1, &stop), Err(LocalityError::Stopped)));
     }
 

@@ -6,7 +6,7 @@
 //! Gamma(h, 1) = 2 could not hold beyond h = 1.) A node with one child can always be stored next to it, so
 //! chains of such nodes cost nothing, and the bound also holds for compressed tries of that height.
 
-use super::{LocalityError, PAGE_BYTES, SLOT_BYTES, count::LeafTally};
+use super::{LocalityError, PAGE_BYTES, SlotContent, count::LeafTally};
 use crate::random::SplitMix64;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -151,7 +151,7 @@ struct TriePath {
 }
 
 impl TriePath {
-    const SLOTS_PER_PAGE: u64 = PAGE_BYTES / SLOT_BYTES;
+    const SLOTS_PER_PAGE: u64 = PAGE_BYTES / SlotContent::NodeHash.bytes();
 
     /// The path extended by one node. Slots increase along a path.
     const fn to(above: Option<Self>, slot: u64) -> Self {

@@ -6,13 +6,18 @@
 //! | `third` | (h + 1)/3 + 4/9 + 2/9 (-1)^h / n on average (Theorem 3.4), h/2 + 1 rounded down at most (Lemma 3.14) |
 //! | `duptree` | as a naive tree of height b = log2 h rounded up, and one more unless the last node of that tree is on the path |
 //! | `duptree-plus` | one for each step of h -> b -> ... -> 0 at most (a discrete log*) |
-//! | `duptree-plus-plus` | h/5 rounded up, exactly: the records, without the root |
+//! | `duptree-plus-plus` | h / log P rounded up, exactly: the records, without the root |
 //! | `blocked` | the same, with the root; 1 for a single leaf |
+//!
+//! Theorem 3.9 bounds the mean regions of a read from below, where no node has more than K copies:
+//! its proof holds for every constant c below log K / (2 log K + 4), so for K >= 2 and h >= log K
+//! the mean is at least h / (2 log K + 4). Without copies the least mean is that of `third`
+//! (Theorem 3.4). Neither holds for `blocked`, which reads more than the path.
 
 use super::{
     DenseTree, LocalityError, TreeLayout,
-    count::{AccessCounts, LeafTally},
-    layouts::{LEVELS, lower},
+    count::{LeafTally, TreeCounts},
+    layouts::lower,
 };
 use serde::Serialize;
 
@@ -23,6 +28,8 @@ pub struct ExpectedCounts {
     pub read_regions: LeafTally,
     /// Slots that each write changes, with all copies.
     pub write_slots: u64,
+    /// K: the largest number of copies of a node.
+    pub copies: u64,
 }
 
 impl ExpectedCounts {
@@ -31,31 +38,54 @@ impl ExpectedCounts {
         let height = tree.height();
         let (h, n) = (u64::from(height), tree.leaves());
         let per_leaf = |regions: u64| LeafTally { total: regions * n, max: regions };
-        let (read_regions, write_slots) = match tree.layout() {
-            TreeLayout::Naive => (naive(height), h + 1),
-            TreeLayout::Third => (third(height), h + 1),
-            TreeLayout::DupTree => (duptree(height), duptree_writes(height, false)),
-            TreeLayout::DupTreePlus => (duptree_plus(height), duptree_writes(height, true)),
+        let levels = tree.levels();
+        let layers = h.div_ceil(levels.into());
+        let (read_regions, write_slots, copies) = match tree.layout() {
+            TreeLayout::Naive => (naive(height), h + 1, 1),
+            TreeLayout::Third => (third(height), h + 1, 1),
+            TreeLayout::DupTree => {
+                (duptree(height), duptree_writes(height, false), root_copies(height))
+            }
+            TreeLayout::DupTreePlus => {
+                (duptree_plus(height), duptree_writes(height, true), duptree_plus_copies(height))
+            }
             TreeLayout::DupTreePlusPlus => {
-                (per_leaf(h.div_ceil(LEVELS.into())), record_writes(height))
+                (per_leaf(layers), record_writes(height, levels), record_copies(height, levels))
             }
-            TreeLayout::Blocked => {
-                (per_leaf(h.div_ceil(LEVELS.into()).max(1)), block_writes(height))
-            }
+            TreeLayout::Blocked => (per_leaf(layers.max(1)), block_writes(height, levels), 1),
         };
-        Self { read_regions, write_slots }
+        Self { read_regions, write_slots, copies }
+    }
+
+    /// The least mean of the regions of a read of `tree`, by Theorem 3.9, or without copies by
+    /// Theorem 3.4. `None` if its reads take more than the path.
+    pub(crate) fn least_mean_regions(&self, tree: DenseTree) -> Option<f64> {
+        let height = match tree.layout() {
+            TreeLayout::Blocked => return None,
+            // Without the root there are two trees, each with the bound of its height.
+            TreeLayout::DupTreePlusPlus => match tree.height().checked_sub(1) {
+                Some(height) => height,
+                None => return Some(0.0),
+            },
+            _ => tree.height(),
+        };
+        let log_copies = (self.copies as f64).log2();
+        Some(match self.copies {
+            0 | 1 => third(height).total as f64 / (1_u64 << height) as f64,
+            // The base case of the proof: every leaf takes a region.
+            _ if f64::from(height) < log_copies => 1.0,
+            _ => f64::from(height) / (2.0 * log_copies + 4.0),
+        })
     }
 
     /// Compares measured counts with the expected ones. `read` must cover all leaves.
     pub(super) fn check(
         &self,
         tree: DenseTree,
-        read: &AccessCounts,
-        write: &AccessCounts,
+        TreeCounts { read, write, copies }: &TreeCounts,
     ) -> Result<(), LocalityError> {
         let of = |what: &str, theory: String, counted: String| {
-            let what = format!("{}, height {}: {what}", tree.layout(), tree.height());
-            Err(LocalityError::Mismatch { what, theory, counted })
+            Err(LocalityError::Mismatch { what: format!("{tree}: {what}"), theory, counted })
         };
         if read.leaves != tree.leaves() {
             return of("leaves read", tree.leaves().to_string(), read.leaves.to_string());
@@ -71,7 +101,18 @@ impl ExpectedCounts {
             let counted = format!("{} on average", write.mean(write.slots));
             return of("slots that a write changes", self.write_slots.to_string(), counted);
         }
-        Ok(())
+        if *copies != self.copies {
+            let [theory, counted] = [self.copies, *copies].map(|copies| copies.to_string());
+            return of("most copies of a node", theory, counted);
+        }
+        let mean = read.mean(read.regions);
+        match self.least_mean_regions(tree) {
+            Some(least) if mean < least => {
+                let theory = format!("{least} at least, by Theorem 3.9");
+                of("mean regions of a read", theory, mean.to_string())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -124,15 +165,30 @@ fn duptree_writes(height: u32, is_recursive: bool) -> u64 {
 }
 
 /// A node k levels above the bottom of its layer has a copy in 2^k records.
-fn record_writes(height: u32) -> u64 {
-    let (full, rest) = (height / LEVELS, height % LEVELS);
+fn record_writes(height: u32, levels: u32) -> u64 {
+    let (full, rest) = (height / levels, height % levels);
     let of_layer = |levels: u32| (1_u64 << levels) - 1;
-    u64::from(full) * of_layer(LEVELS) + of_layer(rest)
+    u64::from(full) * of_layer(levels) + of_layer(rest)
 }
 
-/// All nodes of the blocks: 62 of a full block, and the root of the tree.
-fn block_writes(height: u32) -> u64 {
-    let (full, rest) = (height / LEVELS, height % LEVELS);
+/// All nodes of the blocks: 2P - 2 of a full block, and the root of the tree.
+fn block_writes(height: u32, levels: u32) -> u64 {
+    let (full, rest) = (height / levels, height % levels);
     let of_block = |levels: u32| (2_u64 << levels) - 2;
-    u64::from(full) * of_block(LEVELS) + of_block(rest) + 1
+    u64::from(full) * of_block(levels) + of_block(rest) + 1
+}
+
+/// Copies of the root in DupTree: one in each unit.
+fn root_copies(height: u32) -> u64 {
+    lower(height).map_or(1, |below| 1 << (height - below))
+}
+
+/// The roots of the lower trees are duplicated in the same way.
+fn duptree_plus_copies(height: u32) -> u64 {
+    lower(height).map_or(1, |below| root_copies(height).max(duptree_plus_copies(below)))
+}
+
+/// P / 2 for the highest nodes of a layer; 0 for a single leaf, which is the root.
+fn record_copies(height: u32, levels: u32) -> u64 {
+    height.min(levels).checked_sub(1).map_or(0, |above| 1 << above)
 }

@@ -9,25 +9,24 @@
 use super::{
     DenseTree, LocalityError,
     file::{AccessBatch, TreeFile},
+    region::slots,
 };
 use crate::random::SplitMix64;
 use retrie_report::stats::quantile;
-use serde::Serialize;
 use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 
-/// Batches of reads.
-const READ_BATCHES: u64 = 10;
-/// Batches of writes.
-const WRITE_BATCHES: u64 = 3;
 /// Writes per batch (section 5.1.2).
-const WRITES: u64 = 10_000;
-/// Largest number of regions that a batch of writes changes.
+pub(super) const WRITES: u64 = 10_000;
+/// Largest number of regions of a batch.
 const MOST_REGIONS: u64 = 1 << 20;
+/// Largest number of bytes of a batch, which is in memory.
+const MOST_BYTES: u64 = 1 << 29;
 
 /// The parameters of a timing.
 #[derive(Clone, Debug)]
 pub struct TimingConfig {
     /// Number of leaves read in all batches together. A batch of writes has as many, up to 10,000.
+    /// Batches are shorter if an access has very many regions or bytes.
     pub samples: u64,
     /// Whether cold batches run in addition to the cached ones.
     pub cold: bool,
@@ -37,36 +36,51 @@ pub struct TimingConfig {
     pub seed: u64,
 }
 
-/// The operation on a leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LeafOperation {
-    /// A read.
-    Read,
-    /// A write.
-    Write,
+impl TimingConfig {
+    /// Accesses per batch.
+    pub(super) fn batch(&self, phase: AccessPhase) -> u64 {
+        match phase {
+            AccessPhase::Read => (self.samples / phase.batches()).max(1),
+            AccessPhase::Write | AccessPhase::Insert => self.samples.clamp(1, WRITES),
+        }
+    }
 }
 
-impl LeafOperation {
+/// The regions of a leaf that a read or a write takes.
+type LeafAccess = fn(DenseTree, u64, &mut Vec<super::Region>);
+
+/// What an access does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessPhase {
+    /// A read of a leaf or key with its path.
+    Read,
+    /// A write of a leaf, with all copies of the nodes above.
+    Write,
+    /// An insert of a new key into a trie.
+    Insert,
+}
+
+impl AccessPhase {
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",
+            Self::Insert => "insert",
         }
     }
 
-    const fn access(self) -> fn(DenseTree, u64, &mut Vec<super::Region>) {
+    /// Number of batches.
+    pub(super) const fn batches(self) -> u64 {
         match self {
-            Self::Read => DenseTree::read,
-            Self::Write => DenseTree::write,
+            Self::Read => 10,
+            Self::Write | Self::Insert => 3,
         }
     }
 }
 
 /// Where the file's pages are when a batch begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
     /// In the page cache.
     Cached,
@@ -87,11 +101,11 @@ impl PageState {
 /// The times of the batches of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct BatchTiming {
-    /// The operation.
-    pub(crate) operation: LeafOperation,
-    /// Where the pages were.
-    pub(crate) pages: PageState,
-    /// Leaves per batch.
+    /// What an access does.
+    pub(crate) phase: AccessPhase,
+    /// Where the pages of the file were; `None` for rows of MDBX.
+    pub(crate) pages: Option<PageState>,
+    /// Accesses per batch.
     pub(crate) batch: u64,
     /// Duration of each batch.
     pub(crate) batches: Vec<Duration>,
@@ -147,8 +161,8 @@ pub(crate) fn time(
         if pages == PageState::Cold && !timed.cold {
             continue;
         }
-        for operation in [LeafOperation::Read, LeafOperation::Write] {
-            timings.push(batches(&file, tree, (operation, pages), timed, &mut random, stop)?);
+        for phase in [AccessPhase::Read, AccessPhase::Write] {
+            timings.push(batches(&file, (phase, pages), timed, &mut random, stop)?);
         }
     }
     Ok(timings)
@@ -156,43 +170,46 @@ pub(crate) fn time(
 
 fn batches(
     file: &TreeFile,
-    tree: DenseTree,
-    (operation, pages): (LeafOperation, PageState),
+    (phase, pages): (AccessPhase, PageState),
     timed: &TimingConfig,
     random: &mut SplitMix64,
     stop: &AtomicBool,
 ) -> Result<BatchTiming, LocalityError> {
-    let (count, batch) = match operation {
-        LeafOperation::Read => (READ_BATCHES, (timed.samples / READ_BATCHES).max(1)),
-        LeafOperation::Write => (WRITE_BATCHES, timed.samples.clamp(1, writes_at_once(tree))),
+    let tree = file.tree();
+    let access: LeafAccess = match phase {
+        AccessPhase::Read => DenseTree::read,
+        AccessPhase::Write | AccessPhase::Insert => DenseTree::write,
     };
+    let batch = timed.batch(phase).clamp(1, most_at_once(tree, access));
     let mut buffer = Vec::new();
-    let mut timing = BatchTiming { operation, pages, batch, batches: Vec::new() };
+    let mut timing = BatchTiming { phase, pages: Some(pages), batch, batches: Vec::new() };
     if pages == PageState::Cached {
         file.warm(stop)?;
     }
-    for _ in 0..count {
+    for _ in 0..phase.batches() {
         let leaves = (0..batch).map(|_| random.below(tree.leaves()));
-        let accesses = AccessBatch::of(tree, operation.access(), leaves);
+        let accesses = AccessBatch::of(tree, access, leaves);
         let is_cold = pages == PageState::Cold;
-        timing.batches.push(match operation {
-            LeafOperation::Read => {
+        timing.batches.push(match phase {
+            AccessPhase::Read => {
                 if is_cold {
                     file.evict_pages()?;
                 }
                 file.read(&accesses, &mut buffer, stop)?
             }
-            LeafOperation::Write => file.write(&accesses, is_cold, &mut buffer, stop)?,
+            _ => file.write(&accesses, is_cold, &mut buffer, stop)?,
         });
     }
     Ok(timing)
 }
 
-/// Writes per batch; fewer if each write changes very many regions.
-fn writes_at_once(tree: DenseTree) -> u64 {
+/// Largest number of accesses of a batch.
+fn most_at_once(tree: DenseTree, access: LeafAccess) -> u64 {
     let mut regions = Vec::new();
-    tree.write(0, &mut regions);
-    (MOST_REGIONS / (regions.len() as u64).max(1)).clamp(1, WRITES)
+    access(tree, 0, &mut regions);
+    let bytes = slots(&regions) * tree.content().bytes();
+    let most = (MOST_REGIONS / (regions.len() as u64).max(1)).min(MOST_BYTES / bytes.max(1));
+    most.max(1)
 }
 
 #[cfg(test)]
@@ -214,14 +231,11 @@ mod tests {
                 timings => timings,
             };
             let timings = timings.unwrap();
-            for (timing, operation) in
-                timings.iter().zip([LeafOperation::Read, LeafOperation::Write].into_iter().cycle())
+            for (timing, phase) in
+                timings.iter().zip([AccessPhase::Read, AccessPhase::Write].into_iter().cycle())
             {
-                assert_eq!(timing.operation, operation);
-                let (batches, batch) = match operation {
-                    LeafOperation::Read => (10, 4),
-                    LeafOperation::Write => (3, 40),
-                };
+                assert_eq!(timing.phase, phase);
+                let (batches, batch) = if phase == AccessPhase::Read { (10, 4) } else { (3, 40) };
                 assert_eq!((timing.batches.len(), timing.batch), (batches, batch), "{layout}");
                 assert!(timing.median_micros() > 0.0 && timing.ops() == batches as u64 * batch);
             }
@@ -231,10 +245,14 @@ mod tests {
 
     #[test]
     fn a_batch_of_writes_is_short_where_each_of_them_changes_the_whole_file() {
-        let at_once = |layout| writes_at_once(DenseTree::new(layout, 16).unwrap());
-        assert_eq!(at_once(TreeLayout::Naive), WRITES);
-        assert_eq!(at_once(TreeLayout::DupTreePlusPlus), WRITES);
+        let tree = |layout| DenseTree::new(layout, 16).unwrap();
+        let at_once = |tree| most_at_once(tree, DenseTree::write);
+        assert!(at_once(tree(TreeLayout::Naive)) > WRITES);
+        assert!(at_once(tree(TreeLayout::DupTreePlusPlus)) > WRITES);
         // 2^12 units: one region in each, and a few in the leaf's own unit.
-        assert!((200..=256).contains(&at_once(TreeLayout::DupTree)));
+        assert!((200..=256).contains(&at_once(tree(TreeLayout::DupTree))));
+        // Two blocks of up to 256 KiB.
+        let large = tree(TreeLayout::Blocked).with_subtrees("4096".parse().unwrap());
+        assert!((2000..2100).contains(&most_at_once(large, DenseTree::read)));
     }
 }

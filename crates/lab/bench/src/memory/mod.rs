@@ -20,7 +20,7 @@ pub(crate) fn reset_peak() {
 }
 
 /// Memory of the machine that can be allocated without swapping, in bytes.
-fn available() -> Option<u64> {
+pub(crate) fn available() -> Option<u64> {
     field("/proc/meminfo", "MemAvailable:")?.try_into().ok()
 }
 

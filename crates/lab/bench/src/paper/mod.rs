@@ -1,16 +1,32 @@
-//! The papers whose structures are raced here: the figures that they state, and their experiments.
+//! The papers whose structures are raced here: their figures, and the experiments that make them.
 //!
-//! * [`references`]: figures that a paper's text states, and figures of its authors' program
-//!   measured on our machine. No figure is read off a plot.
-//! * [`experiments`]: a paper's experiments with its parameters, scaled to the size of a machine.
+//! * [`figures`]: every figure and table of a paper, by its exact name, with what makes it or the
+//!   reason why nothing does.
+//! * [`experiments`]: a paper's experiments with its parameters, or at another [`PlanSize`].
+//! * [`references`]: values that a paper's text states, and values of its authors' program measured
+//!   on our machine. No value is read off a plot.
+//! * [`RaceGroups`]: which stores fit on this machine at once, estimated.
 
+mod bavl;
+mod cole;
+mod lmpt;
+mod locality;
+mod lvmt;
+mod measures;
+mod needs;
 mod plan;
 mod references;
+mod registry;
 mod setup;
+mod size;
 
+pub use measures::{add_phases, shape_results};
+pub use needs::{FreeResources, RaceGroups};
 pub use plan::{PaperExperiment, experiments};
 pub use references::references;
+pub use registry::{FigureEntry, FigureOrigin, PlotEntry, UnknownFigure, figures, figures_named};
 pub use setup::{ExperimentSetup, KvMix};
+pub use size::{PlanPreset, PlanSize, UnknownPreset};
 
 use std::{fmt, str::FromStr};
 
@@ -62,7 +78,7 @@ impl Paper {
     }
 
     /// The short title, for sources of figures.
-    pub(crate) const fn short_title(self) -> &'static str {
+    pub const fn short_title(self) -> &'static str {
         match self {
             Self::Lvmt => "LVMT",
             Self::Cole => "COLE",
@@ -76,6 +92,8 @@ impl Paper {
     pub const fn remarks(self) -> &'static [&'static str] {
         match self {
             Self::Lvmt => &[
+                "`mpt-archive:prune` is the paper's MPT: nodes by hash, deleted by the block that \
+                 replaces them. `mpt-archive` never deletes, which spares half of the writes.",
                 "mLSM has no row: its paper holds a design without implementation or figures (LVMT, \
                  section 7).",
                 "RainBlock has no maintained code: its rows are those of the version in the LVMT \
@@ -86,7 +104,11 @@ impl Paper {
                 "`cole-sync` is the paper's COLE, with synchronous merges; `cole` is its COLE*, with \
                  asynchronous ones.",
             ],
-            Self::Lmpt => &["The authors' program was not measured on a machine of ours."],
+            Self::Lmpt => &[
+                "`mpt-archive:prune` is the paper's MPT, that of OpenEthereum, which deletes the \
+                 nodes that a block replaces; `mpt-archive` never deletes.",
+                "The authors' program was not measured on a machine of ours.",
+            ],
             Self::Locality => &[
                 "Locality pays when data is larger than memory; the rows measured on a machine of \
                  ours fitted into it.",
@@ -141,4 +163,24 @@ impl FromStr for Paper {
         let found = Self::ALL.into_iter().find(|paper| paper.name() == text);
         found.ok_or_else(|| UnknownPaper(text.into()))
     }
+}
+
+/// The text of a paper, if the folder of texts lies beside the data folder.
+///
+/// # Panics
+/// Without it, if data is required.
+#[cfg(test)]
+fn text_of(paper: Paper) -> Option<String> {
+    let folder = retrie_state_testkit::data::folder().join("../papers");
+    if !folder.is_dir() {
+        let required = std::env::var_os("RETRIE_REQUIRE_DATA").is_some();
+        assert!(!required, "the papers' texts are not beside the data");
+        eprintln!("the papers' texts are not here: nothing was compared");
+        return None;
+    }
+    let file = match paper {
+        Paper::Locality => "locality-of-memory-checking.txt".to_owned(),
+        paper => format!("{paper}.txt"),
+    };
+    Some(std::fs::read_to_string(folder.join(file)).unwrap())
 }

@@ -36,6 +36,8 @@ pub enum ExperimentSetup {
         cache_mb: Option<u32>,
         /// Blocks between merges of `lmpt`, if it takes part.
         merge_interval: Option<u64>,
+        /// Whether tokens and markets are contracts of this program, not mainnet's.
+        own_contracts: bool,
     },
     /// `bench smallbank`: transfers between accounts of ten contracts.
     SmallBank {
@@ -75,6 +77,8 @@ pub enum ExperimentSetup {
         ranges: &'static [u64],
         /// Number of pairs in a group of COLE's memory level.
         memory_pairs: u64,
+        /// Number of queries of each range, if it differs from the default.
+        queries: Option<u64>,
     },
     /// `replay` of mainnet.
     Replay {
@@ -95,6 +99,16 @@ pub enum ExperimentSetup {
         samples: u64,
         /// Number of rows of MDBX.
         rows: u32,
+        /// Whether batches without pages in the cache are timed too.
+        cold: bool,
+        /// Layouts of the trees, separated by commas; empty for all.
+        layouts: &'static str,
+        /// Tries, separated by commas.
+        tries: &'static str,
+        /// Where trees are timed: `file`, `mdbx`.
+        media: &'static str,
+        /// Bytes of a slot.
+        slot_bytes: u32,
     },
     /// `bench trees`: Merkle search trees in memory.
     Trees {
@@ -104,6 +118,13 @@ pub enum ExperimentSetup {
         hash_every: u64,
         /// Chunk sizes for which shapes and messages are measured too.
         shapes: &'static [u32],
+    },
+    /// `bench crypto`: operations on the points of curves.
+    Crypto {
+        /// Number of turns.
+        rounds: u64,
+        /// Number of additions in a turn.
+        samples: u64,
     },
     /// `bench sync`: a new peer fetches the tree from others.
     Sync {
@@ -115,6 +136,8 @@ pub enum ExperimentSetup {
         peers: u32,
         /// Number of lying peers.
         byzantine: u32,
+        /// How many times the tree is fetched, if it differs from the default.
+        seeds: Option<u64>,
     },
 }
 
@@ -129,10 +152,16 @@ pub enum KvMix {
     WriteOnly,
 }
 
+/// Accounts of the state of real accesses, if the paper does not say: the default of `bench state`.
+const REPLAYED_ACCOUNTS: u64 = 1_000_000;
 /// Smallest scaled number of keys, accounts, operations or transactions.
 const FLOOR: u64 = 1000;
 /// Smallest scaled number of blocks of a chain.
 const FEWEST_BLOCKS: u64 = 20;
+/// Smallest scaled height of a full tree, which has about as many leaves as the floor.
+const LOWEST: u32 = 10;
+/// Smallest scaled height of a tree in a file.
+const LOWEST_FILE: u32 = 6;
 /// Smallest scaled number of blocks between two merges.
 const SHORTEST_INTERVAL: u64 = 5;
 
@@ -148,7 +177,35 @@ impl ExperimentSetup {
             Self::Replay { .. } => "replay",
             Self::Locality { .. } => "locality",
             Self::Trees { .. } => "trees",
+            Self::Crypto { .. } => "crypto",
             Self::Sync { .. } => "sync",
+        }
+    }
+
+    /// The cap on memory in MiB, if there is one.
+    pub const fn memory_limit_mb(&self) -> Option<u64> {
+        match self {
+            Self::State { memory_limit_mb, .. } | Self::Replay { memory_limit_mb, .. } => {
+                *memory_limit_mb
+            }
+            _ => None,
+        }
+    }
+
+    /// Number of keys of the state, at its end if it grows.
+    pub const fn keys(&self) -> u64 {
+        match *self {
+            Self::State { keys: Some(keys), .. } => keys,
+            Self::State { pairs, .. } => pairs,
+            Self::Chain { accounts, senders, .. } => accounts + senders,
+            Self::SmallBank { blocks, txs_per_block, .. } => blocks * txs_per_block,
+            Self::KvStore { base, blocks, txs_per_block, .. } => base + blocks * txs_per_block / 4,
+            Self::Provenance { states, .. } => states,
+            Self::Replay { pad_accounts: Some(accounts), .. } => accounts,
+            Self::Replay { .. } => REPLAYED_ACCOUNTS,
+            Self::Locality { heights: (_, high), .. } => 1 << high,
+            Self::Trees { elements, .. } | Self::Sync { elements, .. } => elements,
+            Self::Crypto { .. } => 0,
         }
     }
 
@@ -159,76 +216,70 @@ impl ExperimentSetup {
     /// pairs per commit (as long as there are ten commits), transactions per block, ranges, chunks,
     /// peers.
     #[must_use]
-    pub fn scaled(self, scale: f64) -> Self {
-        let size = |paper: u64| shrink(paper, scale, FLOOR);
-        let height = |paper: u64| shrink(paper, scale, FEWEST_BLOCKS);
-        match self {
-            Self::State { keys, pairs, commit_every, cache_mb, proofs, memory_limit_mb } => {
-                let (keys, pairs) = (keys.map(size), size(pairs));
-                let commit_every = commit_every.min((pairs / 10).max(1));
-                Self::State { keys, pairs, commit_every, cache_mb, proofs, memory_limit_mb }
+    pub fn scaled(mut self, scale: f64) -> Self {
+        let size = |paper: &mut u64| *paper = shrink(*paper, scale, FLOOR);
+        let height = |paper: &mut u64| *paper = shrink(*paper, scale, FEWEST_BLOCKS);
+        // A tree with half the leaves has one level less.
+        let levels = -scale.log2().min(0.0) as u32;
+        match &mut self {
+            Self::State { keys, pairs, commit_every, .. } => {
+                match keys {
+                    Some(keys) if is_full_tree(*keys) => {
+                        let height = (*keys + 2).ilog2();
+                        *keys = (1 << height.saturating_sub(levels).clamp(LOWEST, height)) - 2;
+                    }
+                    Some(keys) => size(keys),
+                    None => {}
+                }
+                size(pairs);
+                *commit_every = (*commit_every).min((*pairs / 10).max(1));
             }
-            Self::Chain {
-                accounts,
-                senders,
-                txs,
-                workload,
-                txs_per_block,
-                skewed,
-                cache_mb,
-                merge_interval,
-            } => {
-                let (accounts, senders, txs) = (size(accounts), size(senders), size(txs));
+            Self::Chain { accounts, senders, txs, merge_interval, .. } => {
+                [accounts, senders, txs].into_iter().for_each(size);
                 // The number of merges stays that of the paper's experiment.
-                let interval = |paper| shrink(paper, scale, SHORTEST_INTERVAL);
-                Self::Chain {
-                    accounts,
-                    senders,
-                    txs,
-                    workload,
-                    txs_per_block,
-                    skewed,
-                    cache_mb,
-                    merge_interval: merge_interval.map(interval),
+                if let Some(blocks) = merge_interval {
+                    *blocks = shrink(*blocks, scale, SHORTEST_INTERVAL);
                 }
             }
-            Self::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs } => {
-                let (blocks, memory_pairs) = (height(blocks), size(memory_pairs));
-                Self::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs }
+            Self::SmallBank { blocks, memory_pairs, .. } => {
+                height(blocks);
+                size(memory_pairs);
             }
-            Self::KvStore { base, blocks, txs_per_block, mix, cache_mb, memory_pairs } => {
-                let (base, blocks) = (size(base), height(blocks));
-                let memory_pairs = size(memory_pairs);
-                Self::KvStore { base, blocks, txs_per_block, mix, cache_mb, memory_pairs }
+            Self::KvStore { base, blocks, memory_pairs, .. } => {
+                size(base);
+                height(blocks);
+                size(memory_pairs);
             }
-            Self::Provenance { states, blocks, txs_per_block, ranges, memory_pairs } => {
+            Self::Provenance { blocks, ranges, memory_pairs, .. } => {
+                height(blocks);
                 // The chain must be as long as the longest query.
-                let longest = ranges.iter().copied().max().unwrap_or(0);
-                let blocks = height(blocks).max(longest);
-                let memory_pairs = size(memory_pairs);
-                Self::Provenance { states, blocks, txs_per_block, ranges, memory_pairs }
+                *blocks = (*blocks).max(ranges.iter().copied().max().unwrap_or(0));
+                size(memory_pairs);
             }
-            Self::Replay { from, to, pad_accounts, memory_limit_mb } => {
-                let to = from + height(to - from + 1) - 1;
-                Self::Replay { from, to, pad_accounts: pad_accounts.map(size), memory_limit_mb }
+            Self::Replay { from, to, pad_accounts, .. } => {
+                *to = *from + shrink(*to - *from + 1, scale, FEWEST_BLOCKS) - 1;
+                pad_accounts.iter_mut().for_each(size);
             }
-            Self::Locality { heights: (low, high), samples, rows } => {
-                // A tree with half the leaves has one level less.
-                let lower =
-                    |height: u32| height.saturating_sub(-scale.log2().min(0.0) as u32).max(1);
-                let heights = (lower(low), lower(high));
+            Self::Locality { heights: (low, high), samples, rows, .. } => {
+                for height in [low, high] {
+                    *height = height.saturating_sub(levels).clamp(LOWEST_FILE, *height);
+                }
+                if *samples > 0 {
+                    size(samples);
+                }
                 // Never more than the paper's own.
-                let rows = size(rows.into()).try_into().unwrap_or(rows);
-                Self::Locality { heights, samples: size(samples), rows }
+                *rows = shrink((*rows).into(), scale, FLOOR).try_into().unwrap_or(*rows);
             }
-            Self::Trees { elements, hash_every, shapes } => {
-                Self::Trees { elements: size(elements), hash_every, shapes }
-            }
-            Self::Sync { elements, chunk, peers, byzantine } => {
-                Self::Sync { elements: size(elements), chunk, peers, byzantine }
-            }
+            Self::Trees { elements, .. } | Self::Sync { elements, .. } => size(elements),
+            Self::Crypto { samples, .. } => size(samples),
         }
+        self
     }
+}
+
+/// Whether `keys`, the contract's account and the leaf before all keys fill a binary tree.
+pub(super) const fn is_full_tree(keys: u64) -> bool {
+    keys > 2 && (keys + 2).is_power_of_two()
 }
 
 /// `paper` times `scale`, rounded to two digits, between `floor` and `paper`.
@@ -273,8 +324,19 @@ mod tests {
             txs_per_block: 100,
             ranges: &[2, 128, 4],
             memory_pairs,
+            queries: None,
         };
         assert_eq!(past(100_000, 450_000).scaled(0.01), past(1000, 4500));
         assert_eq!(past(100_000, 450_000).scaled(1e-4), past(128, FLOOR));
+        let tree = |height: u32| ExperimentSetup::State {
+            keys: Some((1 << height) - 2),
+            pairs: 100_000,
+            commit_every: 10_000,
+            cache_mb: None,
+            proofs: 0,
+            memory_limit_mb: None,
+        };
+        let ExperimentSetup::State { keys, .. } = tree(24).scaled(0.01) else { return };
+        assert_eq!(keys, Some((1 << 18) - 2), "a full tree stays full");
     }
 }

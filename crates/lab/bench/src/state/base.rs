@@ -3,6 +3,7 @@
 use super::{
     adversary::AttackScenario,
     real::AccessTrace,
+    trace::RecordedTrace,
     workload::{KeyLayout, SLOTS_PER_ACCOUNT},
 };
 use crate::random::{SplitMix64, numbered, slot_value};
@@ -21,6 +22,8 @@ pub enum StateBase {
     Random(RandomBase),
     /// The keys that the blocks of a trace read, and padding.
     Real(Arc<AccessTrace>),
+    /// What the blocks of a trace file find, and padding.
+    Trace(Arc<RecordedTrace>),
     /// The state of an attack or of its baseline.
     Adversary(Arc<AttackScenario>),
 }
@@ -45,6 +48,8 @@ pub enum SortedEntries {
     Adversary(Arc<AttackScenario>, Vec<(StateKey, u32)>),
     /// Keys and values of real blocks.
     Real(Arc<AccessTrace>, Vec<(StateKey, StateValue)>),
+    /// Keys and values of a trace file.
+    Trace(Arc<RecordedTrace>, Vec<(StateKey, StateValue)>),
     /// Keys and values.
     Listed(Vec<(StateKey, StateValue)>),
 }
@@ -54,7 +59,9 @@ impl SortedEntries {
     pub const fn len(&self) -> usize {
         match self {
             Self::Random(_, keys) | Self::Adversary(_, keys) => keys.len(),
-            Self::Real(_, entries) | Self::Listed(entries) => entries.len(),
+            Self::Real(_, entries) | Self::Trace(_, entries) | Self::Listed(entries) => {
+                entries.len()
+            }
         }
     }
 
@@ -70,7 +77,9 @@ impl SortedEntries {
             Self::Adversary(scene, keys) => {
                 keys.get(at).map(|(key, n)| (*key, scene.entry_value(key, *n)))
             }
-            Self::Real(_, entries) | Self::Listed(entries) => entries.get(at).cloned(),
+            Self::Real(_, entries) | Self::Trace(_, entries) | Self::Listed(entries) => {
+                entries.get(at).cloned()
+            }
         }
     }
 
@@ -78,6 +87,7 @@ impl SortedEntries {
     pub fn codes(&self) -> impl Iterator<Item = (&B256, &Bytes)> {
         let codes = match self {
             Self::Real(trace, _) => Some(trace.codes()),
+            Self::Trace(trace, _) => Some(trace.codes()),
             Self::Random(..) | Self::Adversary(..) | Self::Listed(_) => None,
         };
         codes.into_iter().flatten()
@@ -96,6 +106,7 @@ impl StateBase {
         match self {
             Self::Random(base) => base.name(),
             Self::Real(trace) => trace.base_name(),
+            Self::Trace(trace) => trace.base_name(),
             Self::Adversary(scene) => scene.base_name(),
         }
     }
@@ -105,6 +116,7 @@ impl StateBase {
         match self {
             Self::Random(base) => SortedEntries::Random(*base, base.sorted_keys()),
             Self::Real(trace) => SortedEntries::Real(trace.clone(), trace.base_entries()),
+            Self::Trace(trace) => SortedEntries::Trace(trace.clone(), trace.base_entries()),
             Self::Adversary(scene) => SortedEntries::Adversary(scene.clone(), scene.sorted_keys()),
         }
     }

@@ -8,6 +8,7 @@
 //!   YCSB's workload F, with all of them its C. Workloads A and B of YCSB write without reading,
 //!   which no block does.
 //! * [`AccessTrace`]: the accesses of real blocks, with removals; each block is a commit.
+//! * [`RecordedTrace`]: the accesses of many blocks from a file, forward only.
 //! * [`AttackKind`]: attacks, each next to a plain baseline ([`AttackConfig`],
 //!   [`StoreRace::run_beside`]): in every slice a store and its twin on the baseline run one after
 //!   the other.
@@ -37,6 +38,7 @@ mod race;
 mod real;
 mod store;
 mod stream;
+mod trace;
 mod workload;
 
 pub use adversary::{AttackKind, AttackScenario, PathDepth};
@@ -50,4 +52,8 @@ pub use real::{AccessTrace, BlockCorpus, TraceError, TraceFigures};
 pub use store::BackendFactory;
 pub(crate) use store::GENERATIONS;
 pub use stream::CommitStream;
+pub use trace::{
+    AccessSource, MakeTraceError, RecordedTrace, SyntheticRecipe, TraceFault, TraceFileError,
+    TraceSummary, make_trace,
+};
 pub use workload::{InitialKeys, KeyDistribution, KeyLayout, StoreWorkload};

@@ -120,6 +120,7 @@ fn trie_sizes(workload: &StoreWorkload) -> TrieSizes {
             slots: SLOTS_PER_ACCOUNT.min(*keys),
         },
         (InitialKeys::Real(trace), _) => TrieSizes { accounts: trace.padding().accounts, slots: 0 },
+        (InitialKeys::Trace(trace), _) => TrieSizes { accounts: trace.accounts(), slots: 0 },
         // The keys written before are not counted; keys of attacks are not random.
         (InitialKeys::Fresh | InitialKeys::Adversary(_), _) => TrieSizes { accounts: 0, slots: 0 },
     }

@@ -3,6 +3,7 @@
 use super::{
     base::RandomBase,
     block::{CommitBlock, KeyOp, ReadDigest},
+    trace::TraceCursor,
     workload::{InitialKeys, KeyDistribution, StoreWorkload},
 };
 use crate::random::{SplitMix64, ZipfDistribution, scatter, slot_value};
@@ -23,6 +24,8 @@ pub struct CommitStream<'a> {
     /// was before its last value was drawn; `None` if the key was removed. That is 24 bytes per
     /// key; values would take three times as much.
     written: HashMap<u64, Option<SplitMix64>>,
+    /// The replay of a trace file, which has a model of its own.
+    replay: Option<TraceCursor<'a>>,
     /// Number of operations so far.
     ops: u64,
     /// Number of blocks so far.
@@ -39,6 +42,10 @@ impl<'a> CommitStream<'a> {
             }
             _ => None,
         };
+        let replay = match &workload.keys {
+            InitialKeys::Trace(trace) => Some(trace.cursor()),
+            _ => None,
+        };
         let warmup = workload.warmup_commits();
         Self {
             workload,
@@ -46,6 +53,7 @@ impl<'a> CommitStream<'a> {
             random: SplitMix64::new(workload.seed),
             zipf,
             written: HashMap::new(),
+            replay,
             ops: 0,
             made: 0,
             warmup,
@@ -105,6 +113,9 @@ impl<'a> CommitStream<'a> {
             let last = self.made.checked_sub(1);
             return last.map(|last| trace.read_back(last)).unwrap_or_default();
         }
+        if let Some(replay) = &self.replay {
+            return replay.read_back();
+        }
         let mut numbers: Vec<_> = self.written.keys().copied().collect();
         numbers.sort_unstable();
         let step = numbers.len().div_ceil(READ_BACK).max(1);
@@ -151,6 +162,9 @@ impl Iterator for CommitStream<'_> {
             return None;
         }
         self.made += 1;
+        if let Some(replay) = &mut self.replay {
+            return replay.next_block();
+        }
         Some(match &self.workload.keys {
             InitialKeys::Real(trace) => trace.block(number),
             _ => self.random_block(number),

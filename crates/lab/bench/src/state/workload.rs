@@ -6,6 +6,7 @@ use super::{
     block::CommitBlock,
     real::AccessTrace,
     stream::CommitStream,
+    trace::RecordedTrace,
 };
 use crate::{BenchError, RaceSetting};
 use retrie_state::StateKey;
@@ -39,6 +40,8 @@ pub enum InitialKeys {
     Fresh,
     /// The keys of real blocks.
     Real(Arc<AccessTrace>),
+    /// The keys of a trace file, whose blocks run forward only.
+    Trace(Arc<RecordedTrace>),
     /// The keys of an attack or of its baseline.
     Adversary(Arc<AttackScenario>),
 }
@@ -49,6 +52,7 @@ impl std::fmt::Display for InitialKeys {
             Self::Preloaded(keys) => write!(f, "{keys}"),
             Self::Fresh => f.write_str("fresh"),
             Self::Real(_) => f.write_str("real"),
+            Self::Trace(_) => f.write_str("trace"),
             Self::Adversary(scene) => f.write_str(&scene.name()),
         }
     }
@@ -71,7 +75,8 @@ pub enum KeyDistribution {
 pub struct StoreWorkload {
     /// The keys before the first block.
     pub keys: InitialKeys,
-    /// Number of measured operations. Real blocks run until this number is reached.
+    /// Number of measured operations. Real blocks run until this number is reached; a trace also
+    /// ends with its last block.
     pub pairs: u64,
     /// Operations per commit. Real blocks have their own numbers.
     pub commit_every: u64,
@@ -138,6 +143,13 @@ impl StoreWorkload {
             scene.check(self.commit_every)?;
         }
         let commits = self.commits();
+        if let (InitialKeys::Trace(trace), 0) = (&self.keys, commits) {
+            let what = format!(
+                "the trace has {} blocks, and no block is left after the warm-up",
+                trace.figures().blocks
+            );
+            return Err(RaceSetting::Warmup.refused(what));
+        }
         if !(1..=commits).contains(&self.slices) {
             let what = "the number of slices must lie between 1 and";
             let what = format!("{what} {commits}, the number of measured commits");
@@ -153,6 +165,7 @@ impl StoreWorkload {
                 let warmup = self.warmup_commits();
                 trace.blocks_for(warmup, self.pairs)
             }
+            InitialKeys::Trace(trace) => trace.blocks_for(self.warmup_commits(), self.pairs),
             InitialKeys::Adversary(scene) => scene.commits(self.pairs, self.commit_every),
             _ => self.pairs.div_ceil(self.commit_every.max(1)),
         }
@@ -162,6 +175,7 @@ impl StoreWorkload {
     pub(crate) fn warmup_commits(&self) -> u64 {
         match &self.keys {
             InitialKeys::Real(trace) => trace.blocks_for(0, self.warmup),
+            InitialKeys::Trace(trace) => trace.blocks_for(0, self.warmup),
             InitialKeys::Adversary(scene) => scene.commits(self.warmup, self.commit_every),
             _ => self.warmup.div_ceil(self.commit_every.max(1)),
         }
@@ -189,6 +203,7 @@ impl StoreWorkload {
     pub fn base(&self) -> StateBase {
         match &self.keys {
             InitialKeys::Real(trace) => StateBase::Real(trace.clone()),
+            InitialKeys::Trace(trace) => StateBase::Trace(trace.clone()),
             InitialKeys::Adversary(scene) => StateBase::Adversary(scene.clone()),
             _ => StateBase::Random(self.random_base()),
         }
@@ -197,7 +212,7 @@ impl StoreWorkload {
     pub(super) fn random_base(&self) -> RandomBase {
         let keys = match self.keys {
             InitialKeys::Preloaded(keys) => keys,
-            InitialKeys::Fresh | InitialKeys::Real(_) | InitialKeys::Adversary(_) => 0,
+            _ => 0,
         };
         // The contracts of later keys exist from the start, so only slots are inserted.
         let contracts = match (self.layout, &self.keys) {
@@ -221,6 +236,10 @@ impl StoreWorkload {
             InitialKeys::Preloaded(keys) => spread(*keys, &|n| base.key(n)),
             InitialKeys::Fresh => spread(self.warmup + self.pairs, &|n| base.key(n)),
             InitialKeys::Real(trace) => {
+                let lasting = trace.lasting_keys();
+                spread(lasting.len() as u64, &|n| lasting[n as usize])
+            }
+            InitialKeys::Trace(trace) => {
                 let lasting = trace.lasting_keys();
                 spread(lasting.len() as u64, &|n| lasting[n as usize])
             }
@@ -251,7 +270,9 @@ impl StoreWorkload {
         let keys = match &self.keys {
             InitialKeys::Preloaded(keys) => json!(keys),
             InitialKeys::Adversary(scene) => json!(scene.keys()),
-            InitialKeys::Fresh | InitialKeys::Real(_) => json!(self.keys.to_string()),
+            InitialKeys::Fresh | InitialKeys::Real(_) | InitialKeys::Trace(_) => {
+                json!(self.keys.to_string())
+            }
         };
         let mut params = Map::new();
         let mut set = |name: &str, value: Value| params.insert(name.into(), value);
@@ -262,6 +283,14 @@ impl StoreWorkload {
                 set("blocks", json!(trace.figures().blocks));
                 set("pad_accounts", json!(trace.padding().accounts));
                 set("pad_slots", json!(trace.padding().slots));
+            }
+            InitialKeys::Trace(trace) => {
+                set("trace", json!(trace.source()));
+                set("blocks", json!(trace.figures().blocks));
+                if !trace.padding().is_none() {
+                    set("pad_accounts", json!(trace.padding().accounts));
+                    set("pad_slots", json!(trace.padding().slots));
+                }
             }
             InitialKeys::Adversary(scene) => {
                 set("attack", json!(scene.name()));

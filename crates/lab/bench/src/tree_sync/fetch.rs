@@ -1,4 +1,4 @@
-//! The three methods to fetch a tree from peers.
+//! The methods to fetch a tree from peers.
 
 use super::{
     TreeSyncError,
@@ -14,6 +14,8 @@ use crate::{
 use alloy_primitives::B256;
 use std::{
     collections::VecDeque,
+    fmt,
+    str::FromStr,
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -28,32 +30,81 @@ const LOOK: Duration = Duration::from_millis(50);
 /// A method to fetch a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchMethod {
+    /// The baseline with this policy.
+    AvlPlus(BaselinePolicy),
     /// B+AVL: each chunk is checked when it arrives.
     Bavl,
-    /// The paper's baseline: fetches from all peers, and again without one random peer, until the
-    /// root is right.
-    AvlPlus,
-    /// Fetches everything from one peer, and if the root is wrong, from another one.
+}
+
+/// What the baseline does after a wrong root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BaselinePolicy {
+    /// Fetches everything again from all peers but one that has lied, which an oracle names.
+    Refetch,
+    /// Fetches everything again from all peers but a random one. When no peer is left, it begins
+    /// again with all.
+    DropRandom,
+    /// Fetches everything from one peer, and after a wrong root from another one.
     Rational,
 }
 
-impl FetchMethod {
-    /// All methods, the paper's baseline first.
-    pub const ALL: [Self; 3] = [Self::AvlPlus, Self::Rational, Self::Bavl];
+impl BaselinePolicy {
+    /// All policies, the paper's first.
+    pub const ALL: [Self; 3] = [Self::Refetch, Self::DropRandom, Self::Rational];
 
     /// The name.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Refetch => "refetch",
+            Self::DropRandom => "drop-random",
+            Self::Rational => "rational",
+        }
+    }
+}
+
+impl fmt::Display for BaselinePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No policy has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no policy `{0}`: it is refetch, drop-random or rational")]
+pub struct UnknownPolicy(String);
+
+impl FromStr for BaselinePolicy {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        let found = Self::ALL.into_iter().find(|policy| policy.name() == text);
+        found.ok_or_else(|| UnknownPolicy(text.into()))
+    }
+}
+
+impl FetchMethod {
+    /// The name: `bavl`, or `avlplus:` and the policy.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Bavl => "bavl",
-            Self::AvlPlus => "avlplus",
-            Self::Rational => "avlplus-rational",
+            Self::AvlPlus(BaselinePolicy::Refetch) => "avlplus:refetch",
+            Self::AvlPlus(BaselinePolicy::DropRandom) => "avlplus:drop-random",
+            Self::AvlPlus(BaselinePolicy::Rational) => "avlplus:rational",
+        }
+    }
+
+    /// The policy of the baseline.
+    pub const fn policy(self) -> Option<BaselinePolicy> {
+        match self {
+            Self::Bavl => None,
+            Self::AvlPlus(policy) => Some(policy),
         }
     }
 
     pub(super) const fn kind(self) -> TreeKind {
         match self {
             Self::Bavl => TreeKind::Bavl,
-            Self::AvlPlus | Self::Rational => TreeKind::AvlPlus,
+            Self::AvlPlus(_) => TreeKind::AvlPlus,
         }
     }
 }
@@ -88,10 +139,12 @@ pub(super) struct ExpectedRoots {
     pub(super) avlplus: B256,
 }
 
-/// Fetches the tree from the peers that `links` connects to.
+/// Fetches the tree from the peers that `links` connects to. Only the oracle of
+/// [`BaselinePolicy::Refetch`] looks at `lies`.
 pub(super) fn fetch(
     way: FetchMethod,
     wanted: &ExpectedRoots,
+    lies: &[bool],
     links: impl FnOnce() -> Result<Vec<PeerLink>, TreeSyncError>,
     random: &mut SplitMix64,
     stop: &AtomicBool,
@@ -102,8 +155,11 @@ pub(super) fn fetch(
     fetch.of = links.len();
     match way {
         FetchMethod::Bavl => fetch.bavl(wanted, &mut links, random)?,
-        FetchMethod::AvlPlus => fetch.avlplus(wanted, &mut links, random)?,
-        FetchMethod::Rational => fetch.rational(wanted, &mut links, random)?,
+        FetchMethod::AvlPlus(policy) => match policy {
+            BaselinePolicy::Refetch => fetch.refetch(wanted, &mut links, lies)?,
+            BaselinePolicy::DropRandom => fetch.drop_random(wanted, &mut links, random)?,
+            BaselinePolicy::Rational => fetch.rational(wanted, &mut links, random)?,
+        },
     }
     fetch.fetched.total = start.elapsed();
     for link in &mut links {
@@ -183,7 +239,21 @@ impl TreeFetch<'_> {
         Ok(is_right)
     }
 
-    fn avlplus(
+    fn refetch(
+        &mut self,
+        wanted: &ExpectedRoots,
+        links: &mut [PeerLink],
+        lies: &[bool],
+    ) -> Result<(), TreeSyncError> {
+        let mut left: Vec<&mut PeerLink> = links.iter_mut().collect();
+        while !self.try_avlplus(wanted, &mut left)? {
+            let liar = left.iter().position(|link| lies.get(link.peer) == Some(&true));
+            left.swap_remove(liar.ok_or(TreeSyncError::WrongTree)?);
+        }
+        Ok(())
+    }
+
+    fn drop_random(
         &mut self,
         wanted: &ExpectedRoots,
         links: &mut [PeerLink],

@@ -7,10 +7,15 @@
 //! * `bavl`: the hashes of all chunks come first, and are checked against the root. Then each chunk
 //!   is checked when it arrives. A peer with a wrong chunk gets no more requests, and this chunk is
 //!   fetched again.
-//! * `avlplus`: nothing can be checked before the whole tree has arrived. If it is wrong, the
-//!   paper's baseline drops one random peer and fetches everything again.
-//! * `avlplus-rational`: the same tree, from one peer at a time. A peer with a wrong tree gets no
-//!   more requests.
+//! * `avlplus`, the baseline: nothing can be checked before the whole tree has arrived. Of a wrong
+//!   root the paper says that everything is fetched again, and not from whom; one liar costs twice
+//!   as many chunks there. So the baseline runs with each of these policies:
+//!
+//! | policy | after a wrong root |
+//! |---|---|
+//! | `avlplus:refetch` | everything again from all peers but one that has lied. An oracle names it, so each liar costs one round: the least that fits the paper's words |
+//! | `avlplus:drop-random` | everything again from all peers but a random one, again and again |
+//! | `avlplus:rational` | everything from one peer at a time, so a wrong root names the liar: no oracle, and at most one round for each liar and one more |
 //!
 //! `docs/state-sync.md` describes state sync of `retrie node --sync.from`.
 //!
@@ -18,7 +23,7 @@
 //! |---|---|
 //! | [`peer`] | the process of a peer |
 //! | `link` | the connection to a peer |
-//! | [`fetch`] | the three methods to fetch a tree |
+//! | [`fetch`] | the methods to fetch a tree |
 //! | [`race`] | races all methods, seed after seed |
 //! | [`report`] | the results |
 
@@ -77,8 +82,8 @@ pub enum TreeSyncError {
         /// Number of peers.
         peers: usize,
     },
-    /// The fetched tree has a wrong root, although its chunks were checked.
-    #[error("chunks that were checked make a tree with another root")]
+    /// The fetched tree has a wrong root, although its chunks were checked, or all peers are honest.
+    #[error("honest chunks make a tree with another root")]
     WrongTree,
     /// The user asked to stop.
     #[error("stopped")]

@@ -1,4 +1,4 @@
-//! Races all methods to fetch the tree from the same peers, seed after seed.
+//! Races methods to fetch the tree from the same peers, seed after seed.
 
 use super::{
     ServedTreeConfig, TreeSyncError,
@@ -16,6 +16,8 @@ const BESIDE: u64 = 12;
 pub struct FetchRaceConfig {
     /// The tree.
     pub tree: ServedTreeConfig,
+    /// Methods, each at most once.
+    pub methods: Vec<FetchMethod>,
     /// Number of lying peers. The seed selects them.
     pub byzantine: usize,
     /// Delays from a request to the first byte of its answer. The seed assigns them to peers.
@@ -54,7 +56,8 @@ pub fn race(
         ExpectedRoots { chunk: setting.tree.chunk, bavl: bavl.root(), avlplus: avlplus.root() };
     drop((bavl, avlplus));
     let chunk_bytes = setting.tree.chunk as u64 * (setting.tree.bytes as u64 + BESIDE);
-    let mut outcomes = FetchMethod::ALL.map(|way| FetchOutcome { way, fetched: Vec::new() });
+    let new = |way: &FetchMethod| FetchOutcome { way: *way, fetched: Vec::new() };
+    let mut outcomes: Vec<_> = setting.methods.iter().map(new).collect();
     for seed in 0..setting.seeds {
         let mut random = SplitMix64::new(setting.tree.seed ^ (seed + 1).wrapping_mul(0x9e37_79b9));
         let lies = shuffled((0..ports.len()).map(|n| n < setting.byzantine), &mut random);
@@ -79,12 +82,12 @@ pub fn race(
             };
             let links = || ports.iter().enumerate().map(open).collect();
             let random = &mut SplitMix64::new(drops);
-            let fetched = fetch::fetch(outcome.way, &wanted, links, random, stop)?;
+            let fetched = fetch::fetch(outcome.way, &wanted, &lies, links, random, stop)?;
             outcome.fetched.push(fetched);
         }
         tell(&outcomes);
     }
-    Ok(outcomes.into())
+    Ok(outcomes)
 }
 
 fn shuffled<T>(items: impl Iterator<Item = T>, random: &mut SplitMix64) -> Vec<T> {
@@ -98,7 +101,7 @@ fn shuffled<T>(items: impl Iterator<Item = T>, random: &mut SplitMix64) -> Vec<T
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree_sync::peer;
+    use crate::tree_sync::{fetch::BaselinePolicy, peer};
     use std::sync::{atomic::Ordering, mpsc};
 
     const TREE: ServedTreeConfig =
@@ -126,9 +129,21 @@ mod tests {
         })
     }
 
-    fn raced(byzantine: usize, seeds: u64) -> [FetchOutcome; 3] {
+    const ALL: [FetchMethod; 4] = [
+        FetchMethod::AvlPlus(BaselinePolicy::Refetch),
+        FetchMethod::AvlPlus(BaselinePolicy::DropRandom),
+        FetchMethod::AvlPlus(BaselinePolicy::Rational),
+        FetchMethod::Bavl,
+    ];
+
+    fn raced<const M: usize>(
+        methods: [FetchMethod; M],
+        byzantine: usize,
+        seeds: u64,
+    ) -> [FetchOutcome; M] {
         let setting = FetchRaceConfig {
             tree: TREE,
+            methods: methods.into(),
             byzantine,
             delays: [1, 2, 5].map(Duration::from_millis).into(),
             speed: 20_000_000,
@@ -145,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_tree_comes_whoever_lies_and_a_liar_costs_the_baseline_rounds_and_bavl_chunks() {
-        for outcome in raced(0, 2) {
+        for outcome in raced(ALL, 0, 2) {
             let chunks = if outcome.way == FetchMethod::Bavl { 126..260 } else { 125..126 };
             assert!(outcome.fetched.iter().all(|fetched| fetched.rounds == 1
                 && chunks.contains(&fetched.chunks)
@@ -153,9 +168,19 @@ mod tests {
                 && fetched.total >= fetched.transfer));
         }
         let most = |outcome: &FetchOutcome| outcome.fetched.iter().map(|one| one.rounds).max();
-        let [avlplus, rational, bavl] = raced(3, 6);
-        assert!(most(&avlplus) > Some(2) && most(&rational) > Some(1));
+        let [refetch, random, rational, bavl] = raced(ALL, 3, 6);
+        assert!(most(&random) > Some(2) && most(&rational) > Some(1));
+        assert!((Some(2)..=Some(4)).contains(&most(&refetch)), "a round for each liar, and one");
         assert_eq!(most(&bavl), Some(1));
+    }
+
+    #[test]
+    fn one_liar_costs_refetch_twice_as_many_chunks() {
+        let [refetch] = raced([FetchMethod::AvlPlus(BaselinePolicy::Refetch)], 1, 4);
+        let all = &refetch.fetched;
+        assert!(all.iter().all(|one| one.chunks == 125 * u64::from(one.rounds)), "{all:?}");
+        // A liar that serves a few chunks may tell the truth in all of them.
+        assert_eq!(all.iter().map(|one| one.rounds).max(), Some(2));
     }
 
     #[test]
@@ -164,7 +189,7 @@ mod tests {
         let wanted =
             ExpectedRoots { chunk: TREE.chunk, bavl: bavl.root(), avlplus: avlplus.root() };
         with_peers(2, false, |ports, stop| {
-            for way in [FetchMethod::Bavl, FetchMethod::Rational] {
+            for way in [FetchMethod::Bavl, FetchMethod::AvlPlus(BaselinePolicy::Rational)] {
                 let greeting = PeerGreeting {
                     kind: way.kind(),
                     delay: Duration::ZERO,
@@ -177,7 +202,9 @@ mod tests {
                         |(peer, port): (usize, &u16)| PeerLink::open(peer, *port, &greeting, 1200);
                     Ok(ports.iter().enumerate().map(open).map(Result::unwrap).collect())
                 };
-                let fetched = fetch::fetch(way, &wanted, links, &mut SplitMix64::new(1), stop);
+                let lies = [true; 2];
+                let random = &mut SplitMix64::new(1);
+                let fetched = fetch::fetch(way, &wanted, &lies, links, random, stop);
                 let is_clear = matches!(fetched, Err(TreeSyncError::NoPeers { peers: 2 }));
                 // A closed connection is a valid result too.
                 assert!(

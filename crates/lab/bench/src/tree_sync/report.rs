@@ -2,7 +2,7 @@
 //! each method by phase.
 
 use super::{
-    fetch::{FetchMethod, FetchStats},
+    fetch::{BaselinePolicy, FetchMethod, FetchStats},
     race::{FetchOutcome, FetchRaceConfig},
 };
 use retrie_pipeline::report::peak_rss_bytes;
@@ -22,6 +22,27 @@ pub struct TreeSyncReport {
     pub bench: BenchReport,
     /// The phases of each method.
     pub phases: Vec<FetchPhases>,
+    /// How many times faster B+AVL is than the baseline, policy by policy.
+    pub ratios: Vec<PolicyRatio>,
+}
+
+/// The speed of B+AVL relative to the baseline with one policy, and the parameters of both.
+#[derive(Clone, Debug, Serialize)]
+pub struct PolicyRatio {
+    /// The policy.
+    pub policy: &'static str,
+    /// Number of peers.
+    pub peers: usize,
+    /// Number of lying peers.
+    pub byzantine: usize,
+    /// Largest number of elements in a chunk.
+    pub chunk: usize,
+    /// Median of the ratios, seed by seed.
+    pub median: f64,
+    /// First and third quartile of these ratios.
+    pub quartiles: [f64; 2],
+    /// Ratio of the total times.
+    pub average: f64,
 }
 
 /// Means over seeds, times in milliseconds.
@@ -29,6 +50,9 @@ pub struct TreeSyncReport {
 pub struct FetchPhases {
     /// Name of the method.
     pub way: &'static str,
+    /// Policy of the baseline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<&'static str>,
     /// Number of lying peers.
     pub byzantine: usize,
     /// From the first connection to a tree with the right root: median over seeds.
@@ -61,6 +85,7 @@ impl FetchPhases {
         let ms = |of: fn(&FetchStats) -> Duration| mean(&|one| of(one).as_secs_f64() * 1e3);
         Self {
             way: outcome.way.name(),
+            policy: outcome.way.policy().map(BaselinePolicy::name),
             byzantine,
             median_ms: quantile(all.iter().map(|one| one.total.as_secs_f64() * 1e3), 0.5),
             mean_ms: ms(|one| one.total),
@@ -91,7 +116,7 @@ pub fn faster(these: &FetchOutcome, others: &FetchOutcome) -> (PairedRatio, f64)
 impl TreeSyncReport {
     /// A report without results.
     pub const fn new(bench: BenchReport) -> Self {
-        Self { bench, phases: Vec::new() }
+        Self { bench, phases: Vec::new(), ratios: Vec::new() }
     }
 
     /// Adds the outcomes of a race. Notes state the phases for the HTML page.
@@ -115,7 +140,42 @@ impl TreeSyncReport {
             self.bench.results.push(result(setting, peers, outcome));
             self.phases.push(phases);
         }
+        for ratio in policy_ratios(setting, peers, outcomes) {
+            self.bench.notes.push(format!(
+                "bavl is {:.1} times faster than avlplus:{} (median of {} seeds; {:.1} of the total times): \
+                 {peers} peers, {} of them lie, chunks of {}",
+                ratio.median,
+                ratio.policy,
+                setting.seeds,
+                ratio.average,
+                setting.byzantine,
+                setting.tree.chunk
+            ));
+            self.ratios.push(ratio);
+        }
     }
+}
+
+/// The speed of B+AVL relative to the baseline with each policy that took part.
+pub fn policy_ratios(
+    setting: &FetchRaceConfig,
+    peers: usize,
+    outcomes: &[FetchOutcome],
+) -> Vec<PolicyRatio> {
+    let Some(bavl) = outcome_of(outcomes, FetchMethod::Bavl) else { return Vec::new() };
+    let ratio = |other: &FetchOutcome| {
+        let (ratio, average) = faster(bavl, other);
+        Some(PolicyRatio {
+            policy: other.way.policy()?.name(),
+            peers,
+            byzantine: setting.byzantine,
+            chunk: setting.tree.chunk,
+            median: ratio.median,
+            quartiles: [ratio.lower, ratio.upper],
+            average,
+        })
+    };
+    outcomes.iter().filter_map(ratio).collect()
 }
 
 impl From<&TreeSyncReport> for ReportDocument {
@@ -139,6 +199,9 @@ fn result(setting: &FetchRaceConfig, peers: usize, outcome: &FetchOutcome) -> Be
     params.insert("byzantine".into(), json!(setting.byzantine));
     params.insert("bandwidth_mbit".into(), json!(setting.speed as f64 * 8.0 / 1e6));
     params.insert("snapshots".into(), json!(setting.snapshots));
+    if let Some(policy) = outcome.way.policy() {
+        params.insert("policy".into(), json!(policy.name()));
+    }
     params.insert("seed".into(), json!(setting.tree.seed));
     let slice = |(n, one): (u64, &FetchStats)| SliceResult {
         ops: n * elements,

@@ -4,7 +4,7 @@
 
 use super::{
     AuthenticatedTree,
-    avl::{AvlLeaf, AvlTree, LeafInsert, NodeId},
+    avl::{AvlLeaf, AvlTree, HashBuffers, LeafInsert, NodeId},
     hash::{self, HashBatch},
     proof::{MembershipProof, ProofStep},
 };
@@ -18,17 +18,24 @@ pub(super) struct AvlElement {
 }
 
 impl AvlLeaf for AvlElement {
+    type SharedData = ();
+
     fn first(&self) -> u32 {
         self.key
     }
 
-    fn hash_all(leaves: &mut [Self], which: &[NodeId], hashes: &mut Vec<B256>) {
-        let mut batch = HashBatch::default();
+    fn hash_all(
+        leaves: &mut [Self],
+        (): &mut (),
+        which: &[NodeId],
+        batch: &mut HashBatch,
+        hashes: &mut Vec<B256>,
+    ) {
         for id in which {
             let Self { key, value } = &leaves[*id as usize];
             batch.entry(*key, value);
         }
-        batch.finish_into(hashes);
+        hashes.extend_from_slice(batch.finish());
     }
 }
 
@@ -36,6 +43,7 @@ impl AvlLeaf for AvlElement {
 #[derive(Debug)]
 pub(crate) struct AvlPlusTree {
     tree: AvlTree<AvlElement>,
+    buffers: HashBuffers,
 }
 
 impl AvlPlusTree {
@@ -69,7 +77,8 @@ impl AvlPlusTree {
     /// Rebuilds the tree from decoded messages in order.
     pub(crate) fn rebuild(elements: Vec<MessageElements>) -> Option<Self> {
         let elements = elements.into_iter().flat_map(|elements| elements.0);
-        Some(Self { tree: AvlTree::rebuild(elements)? })
+        let tree = AvlTree::rebuild((), elements)?;
+        Some(Self { tree, buffers: HashBuffers::default() })
     }
 }
 
@@ -94,11 +103,11 @@ impl AuthenticatedTree for AvlPlusTree {
     const NAME: &'static str = "avlplus";
 
     fn new(_: usize) -> Self {
-        Self { tree: AvlTree::new() }
+        Self { tree: AvlTree::new(), buffers: HashBuffers::default() }
     }
 
     fn insert(&mut self, key: u32, value: &[u8]) {
-        self.tree.put(key, |element| match element {
+        self.tree.put(key, |element, ()| match element {
             Some(element) if element.key == key => {
                 element.value = value.into();
                 LeafInsert::Changed
@@ -113,7 +122,7 @@ impl AuthenticatedTree for AvlPlusTree {
     }
 
     fn root(&mut self) -> B256 {
-        self.tree.hash().unwrap_or_else(|| hash::cell([].iter()))
+        self.tree.hash(&mut self.buffers).unwrap_or_else(|| hash::cell([].iter()))
     }
 
     fn prove(&self, key: u32) -> Option<MembershipProof> {

@@ -2,152 +2,115 @@
 
 use super::{
     AuthenticatedTree,
-    avl::{AvlLeaf, AvlTree, ChildSide, LeafEdit, LeafInsert, LeafPlace, NodeId},
+    avl::{AvlLeaf, AvlTree, ChildSide, HashBuffers, LeafEdit, LeafInsert, LeafPlace, NodeId},
+    chunk_hashes::ChunkHashes,
     entries::EntryArrays,
     hash::{self, HashBatch},
     proof::{MembershipProof, ProofStep},
 };
 use alloy_primitives::B256;
-use std::ops::Range;
 
-/// A chunk: entries, and the hash tree over them in the shape of RFC 6962, 2.1.
+/// A chunk: entries, and the hash tree over them.
 #[derive(Debug)]
 pub(super) struct BavlChunk {
-    pub(super) entries: EntryArrays,
-    /// The levels of the hash tree above the hashes of the entries.
-    levels: Vec<Vec<B256>>,
-    /// Range of positions with changed hashes.
-    stale: Range<usize>,
+    entries: EntryArrays,
+    hashes: ChunkHashes,
 }
 
 impl BavlChunk {
-    pub(super) const fn new(entries: EntryArrays) -> Self {
-        let stale = 0..entries.len();
-        Self { entries, levels: Vec::new(), stale }
+    fn new(entries: EntryArrays) -> Self {
+        let hashes = ChunkHashes::new(entries.len());
+        Self { entries, hashes }
     }
 
-    fn insert(&mut self, key: u32, value: &[u8]) -> bool {
+    fn insert(&mut self, key: u32, value: &[u8]) {
         let (at, is_new) = self.entries.insert(key, value);
-        // Entries after a new entry have shifted.
-        let end = if is_new { self.entries.len() } else { at + 1 };
-        self.stale = match self.stale.is_empty() {
-            true => at..end,
-            false => self.stale.start.min(at)..self.stale.end.max(end),
-        };
-        is_new
+        self.hashes.insert(at, is_new);
     }
 
-    /// The nodes of one level; level 0 is the hashes of the entries.
-    fn level(&self, level: usize) -> &[B256] {
-        match level.checked_sub(1) {
-            None => self.entries.hashes(),
-            Some(above) => self.levels.get(above).map_or(&[], Vec::as_slice),
-        }
-    }
-
-    fn top(&self) -> B256 {
-        self.level(self.levels.len()).first().copied().unwrap_or_default()
-    }
-
-    /// The siblings on the path of an entry, with their sides.
-    fn sibling_path(&self, position: usize) -> impl Iterator<Item = (ChildSide, B256)> {
-        (0..self.levels.len()).filter_map(move |level| {
-            let at = position >> level;
-            let side = if at % 2 == 1 { ChildSide::Left } else { ChildSide::Right };
-            self.level(level).get(at ^ 1).map(|sibling| (side, *sibling))
-        })
-    }
-
-    /// The number of siblings on the path of each entry: the number of levels, without those where
-    /// its node is the last one and has no sibling.
-    fn path_lengths(&self) -> impl Iterator<Item = usize> {
-        (0..self.entries.len()).map(|position| {
-            let levels = 0..self.levels.len();
-            levels.filter(|level| (position >> level) ^ 1 < self.level(*level).len()).count()
+    /// The siblings on the path of an entry.
+    fn sibling_path(&self, position: usize) -> impl Iterator<Item = ProofStep> {
+        self.hashes.siblings(position).map(|(is_left, hash)| {
+            ProofStep::Pair(if is_left { ChildSide::Left } else { ChildSide::Right }, hash)
         })
     }
 }
 
+/// Nodes to hash, by level: chunk and index.
+#[derive(Debug, Default)]
+pub(super) struct UnknownNodes {
+    levels: Vec<Vec<(NodeId, usize)>>,
+}
+
 impl AvlLeaf for BavlChunk {
+    type SharedData = UnknownNodes;
+
     fn first(&self) -> u32 {
         self.entries.first()
     }
 
-    fn hash_all(leaves: &mut [Self], which: &[NodeId], hashes: &mut Vec<B256>) {
-        let (mut batch, mut digests) = (HashBatch::default(), Vec::new());
+    fn hash_all(
+        leaves: &mut [Self],
+        unknown: &mut UnknownNodes,
+        which: &[NodeId],
+        batch: &mut HashBatch,
+        hashes: &mut Vec<B256>,
+    ) {
+        let levels = &mut unknown.levels;
         // Values are long. Chunk by chunk, they stay in the nearest cache.
         for id in which {
-            let entries = &mut leaves[*id as usize].entries;
-            entries.hash_new(&mut batch);
-            batch.finish_into(&mut digests);
-            entries.take_new(&mut digests.drain(..));
+            let Self { entries, hashes } = &mut leaves[*id as usize];
+            hashes.for_each_unknown(&mut |level, at| {
+                if levels.len() <= level {
+                    levels.resize_with(level + 1, Vec::new);
+                }
+                levels[level].push((*id, at));
+            });
+            let Some(new) = levels.first_mut() else { continue };
+            for (_, at) in &*new {
+                batch.entry(entries.keys[*at], entries.value(*at));
+            }
+            for ((_, at), digest) in new.drain(..).zip(batch.finish()) {
+                hashes.set(0, at, *digest);
+            }
         }
         // The pairs of one level, of all chunks together.
-        for level in 0.. {
-            for id in which {
-                let chunk = &leaves[*id as usize];
-                let below = chunk.level(level);
-                for pair in below[pairs(&chunk.stale, level, below.len())].chunks_exact(2) {
-                    batch.pair(&pair[0], &pair[1]);
+        for (level, nodes) in levels.iter_mut().enumerate().skip(1) {
+            nodes.retain(|(id, at)| {
+                let hashes = &mut leaves[*id as usize].hashes;
+                match hashes.children(level, *at) {
+                    (left, Some(right)) => {
+                        batch.pair(left, right);
+                        true
+                    }
+                    // A left child without a sibling is its own parent.
+                    (left, None) => {
+                        let left = *left;
+                        hashes.set(level, *at, left);
+                        false
+                    }
                 }
-            }
-            if batch.is_empty()
-                && which.iter().all(|id| leaves[*id as usize].level(level).len() < 2)
-            {
-                break;
-            }
-            batch.finish_into(&mut digests);
-            let mut digests = digests.iter().copied();
-            for id in which {
-                let chunk = &mut leaves[*id as usize];
-                let (len, last) = {
-                    let below = chunk.level(level);
-                    (below.len(), below.last().copied())
-                };
-                if len < 2 {
-                    chunk.levels.truncate(level);
-                    continue;
-                }
-                if chunk.levels.len() == level {
-                    chunk.levels.push(Vec::new());
-                }
-                let changed = pairs(&chunk.stale, level, len);
-                let above = &mut chunk.levels[level];
-                above.resize(len.div_ceil(2), B256::ZERO);
-                let places = above[changed.start / 2..changed.end / 2].iter_mut();
-                for (place, digest) in places.zip(digests.by_ref()) {
-                    *place = digest;
-                }
-                // A last node without a sibling is its own parent.
-                if let (1, Some(single), Some(place)) = (len % 2, last, above.last_mut()) {
-                    *place = single;
-                }
+            });
+            for ((id, at), digest) in nodes.drain(..).zip(batch.finish()) {
+                leaves[id as usize].hashes.set(level, at, *digest);
             }
         }
         for id in which {
-            let chunk = &mut leaves[*id as usize];
-            chunk.stale = 0..0;
-            batch.chunk(chunk.entries.len() as u32, &chunk.top());
+            let hashes = &mut leaves[*id as usize].hashes;
+            batch.chunk(hashes.len() as u32, &hashes.finish());
         }
-        batch.finish_into(hashes);
+        hashes.extend_from_slice(batch.finish());
     }
-}
-
-/// The range of nodes, of the `len` at `level`, whose parents have to be hashed again.
-fn pairs(stale: &Range<usize>, level: usize, len: usize) -> Range<usize> {
-    let Some(last) = stale.end.checked_sub(1) else { return 0..0 };
-    let first = (stale.start >> level) / 2 * 2;
-    let end = ((last >> level) / 2 * 2 + 2).min(len / 2 * 2);
-    first.min(end)..end
 }
 
 /// The tree. Chunks hold at most `most` entries.
 #[derive(Debug)]
 pub(crate) struct BavlTree {
     most: usize,
-    pub(super) tree: AvlTree<BavlChunk>,
+    tree: AvlTree<BavlChunk>,
     /// Indexes of unused leaves.
     free: Vec<NodeId>,
+    buffers: HashBuffers,
 }
 
 impl BavlTree {
@@ -180,21 +143,24 @@ impl BavlTree {
             (None, Some(right)) => vec![leaf, right],
             (None, None) => vec![leaf],
         };
-        let runs: Vec<_> =
-            together.iter().map(|id| &self.tree.leaves()[*id as usize].entries).collect();
-        let lengths = self.cut(runs.iter().map(|run| run.len()).sum());
-        let firsts: Vec<u32> = runs.iter().map(|run| run.first()).collect();
+        let chunks: Vec<_> = together.iter().map(|id| &self.tree.leaves()[*id as usize]).collect();
+        let entries: Vec<_> = chunks.iter().map(|chunk| &chunk.entries).collect();
+        let hashes: Vec<_> = chunks.iter().map(|chunk| &chunk.hashes).collect();
+        let lengths = self.cut(entries.iter().map(|entries| entries.len()).sum());
+        let firsts: Vec<u32> = entries.iter().map(|entries| entries.first()).collect();
         // The range of the second chunk begins with its first key, which the new entry has not
         // changed.
         let border = firsts.get(1).copied();
-        let new = EntryArrays::cut(&runs, &lengths, self.most);
+        let entries = EntryArrays::cut(&entries, &lengths, self.most);
+        let hashes = ChunkHashes::cut(&hashes, &lengths, self.most);
+        let new = entries.into_iter().zip(hashes);
         self.free.extend(&together);
         let mut edits: Vec<LeafEdit> =
             firsts.iter().map(|first| LeafEdit { key: *first, new: Vec::new() }).collect();
-        for entries in new {
+        for (entries, hashes) in new {
             let is_behind = border.is_some_and(|border| entries.first() >= border);
             let at = self.free.pop();
-            let node = self.tree.leaf(BavlChunk::new(entries), at);
+            let node = self.tree.leaf(BavlChunk { entries, hashes }, at);
             edits[usize::from(is_behind)].new.push(node);
         }
         self.tree.edit(&edits);
@@ -234,13 +200,17 @@ impl BavlTree {
     /// no such tree.
     pub(crate) fn rebuild(most: usize, chunks: Vec<(CheckedChunk, u8)>) -> Option<Self> {
         let chunks = chunks.into_iter().map(|(chunk, key_height)| (chunk.chunk, key_height));
-        Some(Self { most, tree: AvlTree::rebuild(chunks)?, free: Vec::new() })
+        Some(Self::over(most, AvlTree::rebuild(UnknownNodes::default(), chunks)?))
+    }
+
+    fn over(most: usize, tree: AvlTree<BavlChunk>) -> Self {
+        Self { most, tree, free: Vec::new(), buffers: HashBuffers::default() }
     }
 
     /// Rebuilds the tree from messages, without hashes.
     pub(crate) fn deserialize(most: usize, messages: &[Vec<u8>]) -> Option<Self> {
         let chunks: Option<Vec<_>> = messages.iter().map(|message| read(message)).collect();
-        Some(Self { most, tree: AvlTree::rebuild(chunks?.into_iter())?, free: Vec::new() })
+        Some(Self::over(most, AvlTree::rebuild(UnknownNodes::default(), chunks?.into_iter())?))
     }
 }
 
@@ -266,8 +236,9 @@ impl CheckedChunk {
     /// Decodes a message of [`BavlTree::serialize`]; `None` if the chunk has another hash.
     pub(crate) fn read(message: &[u8], hash: B256) -> Option<Self> {
         let mut chunks = [read(message)?.0];
+        let (mut unknown, mut batch) = (UnknownNodes::default(), HashBatch::default());
         let mut hashes = Vec::new();
-        BavlChunk::hash_all(&mut chunks, &[0], &mut hashes);
+        BavlChunk::hash_all(&mut chunks, &mut unknown, &[0], &mut batch, &mut hashes);
         let [chunk] = chunks;
         (hashes == [hash]).then_some(Self { chunk })
     }
@@ -278,11 +249,19 @@ impl CheckedChunk {
 struct HashOnlyLeaf(B256);
 
 impl AvlLeaf for HashOnlyLeaf {
+    type SharedData = ();
+
     fn first(&self) -> u32 {
         0
     }
 
-    fn hash_all(leaves: &mut [Self], which: &[NodeId], hashes: &mut Vec<B256>) {
+    fn hash_all(
+        leaves: &mut [Self],
+        (): &mut (),
+        which: &[NodeId],
+        _: &mut HashBatch,
+        hashes: &mut Vec<B256>,
+    ) {
         hashes.extend(which.iter().map(|id| leaves[*id as usize].0));
     }
 }
@@ -291,7 +270,7 @@ impl AvlLeaf for HashOnlyLeaf {
 /// tree.
 pub(crate) fn root_of(most: usize, skeleton: &[(B256, u8)]) -> Option<B256> {
     let leaves = skeleton.iter().map(|(hash, key_height)| (HashOnlyLeaf(*hash), *key_height));
-    let top = AvlTree::rebuild(leaves)?.hash()?;
+    let top = AvlTree::rebuild((), leaves)?.hash(&mut HashBuffers::default())?;
     Some(hash::root(most as u32, &top))
 }
 
@@ -299,14 +278,14 @@ impl AuthenticatedTree for BavlTree {
     const NAME: &'static str = "bavl";
 
     fn new(most: usize) -> Self {
-        Self { most, tree: AvlTree::new(), free: Vec::new() }
+        Self::over(most, AvlTree::new())
     }
 
     fn insert(&mut self, key: u32, value: &[u8]) {
         let Some(leaf) = self.tree.find_mut(key) else {
             let mut chunk = BavlChunk::new(EntryArrays::default());
             chunk.insert(key, value);
-            return self.tree.put(key, |_| LeafInsert::Beside(chunk));
+            return self.tree.put(key, |_, _| LeafInsert::Beside(chunk));
         };
         let chunk = self.tree.leaf_mut(leaf);
         chunk.insert(key, value);
@@ -320,15 +299,14 @@ impl AuthenticatedTree for BavlTree {
     }
 
     fn root(&mut self) -> B256 {
-        let top = self.tree.hash().unwrap_or_else(|| hash::cell([].iter()));
+        let top = self.tree.hash(&mut self.buffers).unwrap_or_else(|| hash::cell([].iter()));
         hash::root(self.most as u32, &top)
     }
 
     fn prove(&self, key: u32) -> Option<MembershipProof> {
         let chunk = &self.tree.leaves()[self.tree.find(key)? as usize];
         let position = chunk.entries.position(key).ok()?;
-        let mut steps: Vec<_> =
-            chunk.sibling_path(position).map(|(side, hash)| ProofStep::Pair(side, hash)).collect();
+        let mut steps: Vec<_> = chunk.sibling_path(position).collect();
         steps.push(ProofStep::Chunk(chunk.entries.len() as u32));
         steps.extend(
             self.tree.proof_path(key).into_iter().map(|(side, hash)| ProofStep::Inner(side, hash)),
@@ -339,7 +317,7 @@ impl AuthenticatedTree for BavlTree {
 
     fn each_proof(&self, found: &mut dyn FnMut(usize)) {
         self.tree.for_each_leaf(&mut |chunk, place| {
-            chunk.path_lengths().for_each(|length| found(place.depth + length));
+            chunk.hashes.path_lengths().for_each(|length| found(place.depth + length));
         });
     }
 

@@ -11,8 +11,42 @@ use alloy_primitives::B256;
 
 #[derive(Debug)]
 enum BPlusNode {
-    Leaf(EntryArrays),
+    Leaf(LeafNode),
     Inner(InnerNode),
+}
+
+#[derive(Debug, Default)]
+struct LeafNode {
+    entries: EntryArrays,
+    /// Hashes of the entries; zero if an entry is not hashed yet.
+    hashes: Vec<B256>,
+}
+
+impl LeafNode {
+    fn insert(&mut self, key: u32, value: &[u8]) {
+        match self.entries.insert(key, value) {
+            (at, true) => self.hashes.insert(at, B256::ZERO),
+            (at, false) => self.hashes[at] = B256::ZERO,
+        }
+    }
+
+    /// Moves the right half of the entries to a new node.
+    fn split(&mut self, most: usize) -> Option<Self> {
+        let half = self.hashes.len().div_ceil(2);
+        let lengths = [half, self.hashes.len() - half];
+        let [left, right] = EntryArrays::cut(&[&self.entries], &lengths, most).try_into().ok()?;
+        self.entries = left;
+        Some(Self { entries: right, hashes: self.hashes.split_off(half) })
+    }
+
+    /// Hashes the new entries.
+    fn hash(&mut self, batch: &mut HashBatch) {
+        for at in (0..self.hashes.len()).filter(|at| self.hashes[*at].is_zero()) {
+            batch.entry(self.entries.keys[at], self.entries.value(at));
+        }
+        let new = self.hashes.iter_mut().filter(|hash| hash.is_zero());
+        new.zip(batch.finish()).for_each(|(hash, digest)| *hash = *digest);
+    }
 }
 
 #[derive(Debug)]
@@ -56,18 +90,14 @@ impl BPlusNode {
         leaves: &mut usize,
     ) -> Option<(u32, Self)> {
         match self {
-            Self::Leaf(entries) => {
-                entries.insert(key, value);
-                if entries.len() <= most {
+            Self::Leaf(leaf) => {
+                leaf.insert(key, value);
+                if leaf.hashes.len() <= most {
                     return None;
                 }
-                let half = entries.len() / 2;
-                let lengths = [entries.len() - half, half];
-                let mut halves = EntryArrays::cut(&[&*entries], &lengths, most);
-                let right = halves.pop()?;
-                *entries = halves.pop()?;
+                let right = leaf.split(most)?;
                 *leaves += 1;
-                Some((right.first(), Self::Leaf(right)))
+                Some((right.entries.first(), Self::Leaf(right)))
             }
             Self::Inner(inner) => {
                 let at = inner.child(key);
@@ -93,13 +123,11 @@ impl BPlusNode {
 
     /// Hashes the changed nodes below, and returns the hashes in this node.
     fn hashes(&mut self) -> Vec<B256> {
-        let (mut batch, mut digests) = (HashBatch::default(), Vec::new());
+        let mut batch = HashBatch::default();
         match self {
-            Self::Leaf(entries) => {
-                entries.hash_new(&mut batch);
-                batch.finish_into(&mut digests);
-                entries.take_new(&mut digests.into_iter());
-                entries.hashes().to_vec()
+            Self::Leaf(leaf) => {
+                leaf.hash(&mut batch);
+                leaf.hashes.clone()
             }
             Self::Inner(inner) => {
                 let mut stale: Vec<_> =
@@ -108,8 +136,7 @@ impl BPlusNode {
                     for child in &mut *children {
                         batch.cell(&child.node.hashes());
                     }
-                    batch.finish_into(&mut digests);
-                    for (child, hash) in children.iter_mut().zip(&digests) {
+                    for (child, hash) in children.iter_mut().zip(batch.finish()) {
                         (child.hash, child.is_stale) = (*hash, false);
                     }
                 }
@@ -120,8 +147,9 @@ impl BPlusNode {
 
     fn each_proof(&self, above: usize, found: &mut dyn FnMut(usize)) {
         match self {
-            Self::Leaf(entries) => {
-                (0..entries.len()).for_each(|_| found(above + entries.len() - 1));
+            Self::Leaf(leaf) => {
+                let len = leaf.hashes.len();
+                (0..len).for_each(|_| found(above + len - 1));
             }
             Self::Inner(inner) => {
                 let above = above + inner.children.len() - 1;
@@ -141,11 +169,11 @@ pub(crate) struct BPlusTree {
 
 impl BPlusTree {
     /// The leaf in whose range `key` lies.
-    fn find(&self, key: u32) -> &EntryArrays {
+    fn find(&self, key: u32) -> &LeafNode {
         let mut node = &self.top;
         loop {
             match node {
-                BPlusNode::Leaf(entries) => return entries,
+                BPlusNode::Leaf(leaf) => return leaf,
                 BPlusNode::Inner(inner) => node = &inner.children[inner.child(key)].node,
             }
         }
@@ -161,19 +189,19 @@ impl AuthenticatedTree for BPlusTree {
     const NAME: &'static str = "bplus";
 
     fn new(most: usize) -> Self {
-        Self { most, top: BPlusNode::Leaf(EntryArrays::default()), leaves: 1 }
+        Self { most, top: BPlusNode::Leaf(LeafNode::default()), leaves: 1 }
     }
 
     fn insert(&mut self, key: u32, value: &[u8]) {
         if let Some((first, right)) = self.top.insert(self.most, key, value, &mut self.leaves) {
-            let left = std::mem::replace(&mut self.top, BPlusNode::Leaf(EntryArrays::default()));
+            let left = std::mem::replace(&mut self.top, BPlusNode::Leaf(LeafNode::default()));
             let children = [left, right].map(ChildNode::new).into();
             self.top = BPlusNode::Inner(BPlusNode::inner(vec![0, first], children));
         }
     }
 
     fn get(&self, key: u32) -> Option<&[u8]> {
-        self.find(key).get(key)
+        self.find(key).entries.get(key)
     }
 
     fn root(&mut self) -> B256 {
@@ -190,8 +218,8 @@ impl AuthenticatedTree for BPlusTree {
                     steps.push(others(&inner.hashes(), at));
                     node = &inner.children[at].node;
                 }
-                BPlusNode::Leaf(entries) => {
-                    steps.push(others(entries.hashes(), entries.position(key).ok()?));
+                BPlusNode::Leaf(leaf) => {
+                    steps.push(others(&leaf.hashes, leaf.entries.position(key).ok()?));
                     steps.reverse();
                     return Some(MembershipProof { steps });
                 }

@@ -46,17 +46,23 @@ pub(super) fn cell<'a>(hashes: impl Iterator<Item = &'a B256>) -> B256 {
     hasher.finish()
 }
 
+/// Number of inputs that a CPU hashes at once.
+const LANES: usize = 4;
+
 /// Inputs that are hashed together. The digests equal those of the functions with the same names.
 #[derive(Debug, Default)]
-pub(super) struct HashBatch(blake2b::Blake2bBatch);
+pub(super) struct HashBatch {
+    inputs: Vec<u8>,
+    /// End of each input.
+    ends: Vec<usize>,
+    digests: Vec<B256>,
+}
 
 impl HashBatch {
     pub(super) fn entry(&mut self, key: u32, value: &[u8]) {
-        self.0.push(|input| {
-            input.push(ENTRY);
-            input.extend_from_slice(&state_key(key).encode());
-            input.extend_from_slice(value);
-        });
+        self.inputs.push(ENTRY);
+        self.inputs.extend_from_slice(&state_key(key).encode());
+        self.add(value);
     }
 
     pub(super) fn pair(&mut self, left: &B256, right: &B256) {
@@ -68,35 +74,59 @@ impl HashBatch {
     }
 
     fn two(&mut self, domain: u8, left: &B256, right: &B256) {
-        self.0.push(|input| {
-            input.push(domain);
-            input.extend_from_slice(&left[..]);
-            input.extend_from_slice(&right[..]);
-        });
+        self.inputs.push(domain);
+        self.inputs.extend_from_slice(&left[..]);
+        self.add(&right[..]);
     }
 
     pub(super) fn chunk(&mut self, count: u32, top: &B256) {
-        self.0.push(|input| {
-            input.push(CHUNK);
-            input.extend_from_slice(&count.to_be_bytes());
-            input.extend_from_slice(&top[..]);
-        });
+        self.inputs.push(CHUNK);
+        self.inputs.extend_from_slice(&count.to_be_bytes());
+        self.add(&top[..]);
     }
 
     pub(super) fn cell(&mut self, hashes: &[B256]) {
-        self.0.push(|input| {
-            input.push(CELL);
-            input.extend(hashes.iter().flat_map(|hash| hash.0));
-        });
+        self.inputs.push(CELL);
+        for hash in hashes {
+            self.inputs.extend_from_slice(&hash[..]);
+        }
+        self.add(&[]);
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Appends the last part of an input.
+    fn add(&mut self, last: &[u8]) {
+        self.inputs.extend_from_slice(last);
+        self.ends.push(self.inputs.len());
     }
 
-    /// Computes the digests in the order in which inputs were added, and empties the batch.
-    pub(super) fn finish_into(&mut self, digests: &mut Vec<B256>) {
+    /// The digests in the order in which inputs were added. Empties the batch.
+    pub(super) fn finish(&mut self) -> &[B256] {
+        let Self { inputs, ends, digests } = self;
         digests.clear();
-        self.0.finish_into(digests);
+        match ends[..] {
+            // Alone, an input needs none of the preparations for several.
+            [_] => digests.push(blake2b::hash(&[inputs])),
+            _ => {
+                let count = ends.len();
+                // Full lanes take less time than two or three inputs after them, so copies of the
+                // last input fill them.
+                let is_slow = count % LANES == 3 || count % LANES == 2 && count > LANES;
+                if is_slow {
+                    let last = ends[count - 2]..inputs.len();
+                    while ends.len() % LANES != 0 {
+                        inputs.extend_from_within(last.clone());
+                        ends.push(inputs.len());
+                    }
+                }
+                let mut start = 0;
+                let each =
+                    ends.iter().map(|end| &inputs[std::mem::replace(&mut start, *end)..*end]);
+                blake2b::hash_many(each, digests);
+                digests.truncate(count);
+            }
+        }
+        inputs.clear();
+        ends.clear();
+        digests
     }
 }

@@ -2,8 +2,8 @@
 //! numbers of chunks (Fig. 7, Table II), and the time of serialisation (Fig. 1).
 
 use super::{
-    AuthenticatedTree, AvlPlusTree, BavlTree, TreeStructure, TreesError, bplus::BPlusTree,
-    elements::ElementGenerator,
+    AuthenticatedTree, AvlPlusTree, BavlTree, TreeStructure, TreesError, avlstar::AvlStarTree,
+    bplus::BPlusTree, elements::ElementGenerator,
 };
 use retrie_report::stats::quantile;
 use serde::Serialize;
@@ -79,6 +79,7 @@ pub fn race(
             let times = &mut all[at];
             let (insert, search) = match times.structure {
                 TreeStructure::AvlPlus => turn::<AvlPlusTree>(setting, &elements, searches, stop),
+                TreeStructure::AvlStar => turn::<AvlStarTree>(setting, &elements, searches, stop),
                 TreeStructure::BPlus => turn::<BPlusTree>(setting, &elements, searches, stop),
                 TreeStructure::Bavl => turn::<BavlTree>(setting, &elements, searches, stop),
             }?;
@@ -200,6 +201,7 @@ pub fn shape(
 ) -> Result<TreeShape, TreesError> {
     match structure {
         TreeStructure::AvlPlus => shape_of::<AvlPlusTree>(setting, stop),
+        TreeStructure::AvlStar => shape_of::<AvlStarTree>(setting, stop),
         TreeStructure::BPlus => shape_of::<BPlusTree>(setting, stop),
         TreeStructure::Bavl => shape_of::<BavlTree>(setting, stop),
     }
@@ -269,75 +271,82 @@ pub struct MessageTimes {
     pub deserialize_ms: f64,
 }
 
-/// Serialises and rebuilds both trees, turn by turn: B+AVL chunk by chunk, AVL+ element by element.
+/// Serialises a tree and rebuilds it: AVL+ element by element, the others chunk by chunk. `None`
+/// for the B+tree, which has no messages.
 ///
 /// # Errors
 /// [`TreesError::Wrong`] if the rebuilt tree has another root; [`TreesError::Stopped`].
 pub fn messages(
+    structure: TreeStructure,
     setting: &TreeBenchConfig,
     rounds: u64,
     stop: &AtomicBool,
-) -> Result<[MessageTimes; 2], TreesError> {
-    let elements = ElementGenerator::new(setting.seed, setting.bytes);
-    let (mut avlplus, mut bavl) = (AvlPlusTree::new(setting.chunk), BavlTree::new(setting.chunk));
-    for n in 0..setting.elements {
-        avlplus.insert(elements.key(n), elements.value(n));
-        bavl.insert(elements.key(n), elements.value(n));
-        if n % LOOK == 0 && stop.load(Ordering::Relaxed) {
-            return Err(TreesError::Stopped);
+) -> Result<Option<MessageTimes>, TreesError> {
+    let chunk = setting.chunk;
+    let turns = MessageTurns { setting, rounds, stop };
+    let times = match structure {
+        TreeStructure::BPlus => return Ok(None),
+        TreeStructure::AvlPlus => {
+            turns.run(|tree: &AvlPlusTree| tree.serialize(chunk), AvlPlusTree::deserialize)
         }
-    }
-    let roots = (avlplus.root(), bavl.root());
-    let mut times = [const { (Vec::new(), Vec::new()) }; 2];
-    let mut sizes = [(0, 0); 2];
-    for round in 0..rounds.max(1) {
-        if stop.load(Ordering::Relaxed) {
-            return Err(TreesError::Stopped);
+        TreeStructure::AvlStar => {
+            turns.run(AvlStarTree::serialize, |sent| AvlStarTree::deserialize(chunk, sent))
         }
-        let (wrote, read, size, again) =
-            bytes(|| avlplus.serialize(setting.chunk), AvlPlusTree::deserialize);
-        times[0].0.push(wrote);
-        times[0].1.push(read);
-        sizes[0] = size;
-        if round == 0 && again.is_none_or(|mut tree| tree.root() != roots.0) {
-            return Err(wrong::<AvlPlusTree>(setting, "tree of messages", 0));
+        TreeStructure::Bavl => {
+            turns.run(BavlTree::serialize, |sent| BavlTree::deserialize(chunk, sent))
         }
-        let (wrote, read, size, again) =
-            bytes(|| bavl.serialize(), |sent| BavlTree::deserialize(setting.chunk, sent));
-        times[1].0.push(wrote);
-        times[1].1.push(read);
-        sizes[1] = size;
-        if round == 0 && again.is_none_or(|mut tree| tree.root() != roots.1) {
-            return Err(wrong::<BavlTree>(setting, "tree of messages", 0));
-        }
-    }
-    let median = |times: &[f64]| quantile(times.iter().copied(), 0.5);
-    let of = |at: usize, tree| MessageTimes {
-        tree,
-        elements: setting.elements,
-        chunk: setting.chunk,
-        messages: sizes[at].0,
-        bytes: sizes[at].1,
-        serialize_ms: median(&times[at].0),
-        deserialize_ms: median(&times[at].1),
     };
-    Ok([of(0, AvlPlusTree::NAME), of(1, BavlTree::NAME)])
+    times.map(Some)
 }
 
-type RoundTrip<T> = (f64, f64, (usize, u64), Option<T>);
+struct MessageTurns<'a> {
+    setting: &'a TreeBenchConfig,
+    rounds: u64,
+    stop: &'a AtomicBool,
+}
 
-fn bytes<T>(
-    write: impl FnOnce() -> Vec<Vec<u8>>,
-    read: impl FnOnce(&[Vec<u8>]) -> Option<T>,
-) -> RoundTrip<T> {
-    let start = Instant::now();
-    let messages = write();
-    let wrote = start.elapsed();
-    let size = (messages.len(), messages.iter().map(|message| message.len() as u64).sum());
-    let start = Instant::now();
-    let tree = read(&messages);
-    let took = start.elapsed();
-    (wrote.as_secs_f64() * 1e3, took.as_secs_f64() * 1e3, size, tree)
+impl MessageTurns<'_> {
+    fn run<T: AuthenticatedTree>(
+        &self,
+        write: impl Fn(&T) -> Vec<Vec<u8>>,
+        read: impl Fn(&[Vec<u8>]) -> Option<T>,
+    ) -> Result<MessageTimes, TreesError> {
+        let Self { setting, rounds, stop } = *self;
+        let elements = ElementGenerator::new(setting.seed, setting.bytes);
+        let mut tree = T::new(setting.chunk);
+        for n in 0..setting.elements {
+            tree.insert(elements.key(n), elements.value(n));
+            if n % LOOK == 0 && stop.load(Ordering::Relaxed) {
+                return Err(TreesError::Stopped);
+            }
+        }
+        let root = tree.root();
+        let (mut wrote, mut rebuilt, mut size) = (Vec::new(), Vec::new(), (0, 0));
+        for round in 0..rounds.max(1) {
+            if stop.load(Ordering::Relaxed) {
+                return Err(TreesError::Stopped);
+            }
+            let start = Instant::now();
+            let messages = write(&tree);
+            wrote.push(start.elapsed().as_secs_f64() * 1e3);
+            size = (messages.len(), messages.iter().map(|message| message.len() as u64).sum());
+            let start = Instant::now();
+            let again = read(&messages);
+            rebuilt.push(start.elapsed().as_secs_f64() * 1e3);
+            if round == 0 && again.is_none_or(|mut tree| tree.root() != root) {
+                return Err(wrong::<T>(setting, "tree of messages", 0));
+            }
+        }
+        Ok(MessageTimes {
+            tree: T::NAME,
+            elements: setting.elements,
+            chunk: setting.chunk,
+            messages: size.0,
+            bytes: size.1,
+            serialize_ms: quantile(wrote.into_iter(), 0.5),
+            deserialize_ms: quantile(rebuilt.into_iter(), 0.5),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -350,20 +359,28 @@ mod tests {
         let setting =
             TreeBenchConfig { elements: 3000, bytes: 24, chunk: 16, hash_every: 500, seed: 2 };
         let times = race(&TreeStructure::ALL, &setting, 2, &stop).unwrap();
-        assert_eq!(times.len(), 3);
+        assert_eq!(times.len(), 4);
         assert!(times.iter().all(|times| times.inserts.len() == 50
             && times.search_times.len() == 50
             && times.searches == FEWEST_SEARCHES));
         let shapes = TreeStructure::ALL.map(|structure| shape(structure, &setting, &stop).unwrap());
-        let [avlplus, bplus, bavl] = shapes.each_ref().map(|shape| shape.proof_hashes.mean);
+        let [avlplus, avlstar, bplus, bavl] =
+            shapes.each_ref().map(|shape| shape.proof_hashes.mean);
+        assert_eq!(avlstar, avlplus, "chunks do not change the tree");
         // The mean depth of 3,000 leaves is about 11.6.
         assert!((11.0..12.2).contains(&avlplus) && bavl < avlplus * 1.05, "{avlplus} {bavl}");
         assert!(bplus > 2.0 * avlplus, "{bplus}");
-        let [none, half, more] = shapes.map(|shape| shape.space.map(|space| space.mean));
+        let [none, star, half, more] = shapes.map(|shape| shape.space.map(|space| space.mean));
         assert!(none.is_none() && half.unwrap() > more.unwrap(), "{half:?} {more:?}");
-        let [avlplus, bavl] = messages(&setting, 2, &stop).unwrap();
+        assert!((1.3..1.6).contains(&star.unwrap()), "{star:?}");
+        let [avlplus, avlstar, none, bavl] =
+            TreeStructure::ALL.map(|structure| messages(structure, &setting, 2, &stop).unwrap());
+        let avlplus = avlplus.unwrap();
         assert_eq!((avlplus.messages, avlplus.bytes), (188, 3000 * (1 + 4 + 4 + 24)));
-        assert!(bavl.messages > 188 && bavl.serialize_ms > 0.0);
+        assert!(none.is_none());
+        for one in [avlstar, bavl].map(Option::unwrap) {
+            assert!(one.messages > 188 && one.serialize_ms > 0.0, "{one:?}");
+        }
         let stop = AtomicBool::new(true);
         assert!(matches!(race(&TreeStructure::ALL, &setting, 1, &stop), Err(TreesError::Stopped)));
     }

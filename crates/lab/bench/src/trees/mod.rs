@@ -1,8 +1,8 @@
 //! Authenticated search trees in memory, raced as in the B+AVL paper (sections V.B to V.D).
 //!
-//! * [`TreeStructure`]: the trees: B+AVL, the paper's baseline AVL+, and a Merkle B+tree. All hash
-//!   elements and pairs in the same way; B+AVL and AVL+ share the implementation of the tree above
-//!   their leaves.
+//! * [`TreeStructure`]: the trees: B+AVL, the paper's baseline AVL+, AVL*, and a Merkle B+tree. All
+//!   hash elements and pairs in the same way; B+AVL, AVL+ and the chunks of AVL* share the
+//!   implementation of the tree above their leaves.
 //! * [`measure`]: times of inserts, searches and serialisation, lengths of proofs, numbers of
 //!   chunks.
 //! * [`report`]: the results.
@@ -12,8 +12,10 @@
 
 mod avl;
 mod avlplus;
+mod avlstar;
 mod bavl;
 mod bplus;
+mod chunk_hashes;
 pub(crate) mod elements;
 mod entries;
 mod hash;
@@ -60,6 +62,8 @@ pub(crate) trait AuthenticatedTree: Sized {
 pub enum TreeStructure {
     /// AVL+: each leaf is one element.
     AvlPlus,
+    /// AVL*: AVL+ whose subtrees lie in chunks.
+    AvlStar,
     /// Merkle B+tree.
     BPlus,
     /// B+AVL.
@@ -67,13 +71,14 @@ pub enum TreeStructure {
 }
 
 impl TreeStructure {
-    /// All trees, the baseline first.
-    pub const ALL: [Self; 3] = [Self::AvlPlus, Self::BPlus, Self::Bavl];
+    /// All trees in the paper's order, the baseline first.
+    pub const ALL: [Self; 4] = [Self::AvlPlus, Self::AvlStar, Self::BPlus, Self::Bavl];
 
     /// The name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AvlPlus => AvlPlusTree::NAME,
+            Self::AvlStar => avlstar::AvlStarTree::NAME,
             Self::BPlus => bplus::BPlusTree::NAME,
             Self::Bavl => BavlTree::NAME,
         }
@@ -88,7 +93,7 @@ impl fmt::Display for TreeStructure {
 
 /// No tree has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no tree `{0}`: it is avlplus, bplus or bavl")]
+#[error("there is no tree `{0}`: it is avlplus, avlstar, bplus or bavl")]
 pub struct UnknownStructure(String);
 
 impl FromStr for TreeStructure {
@@ -123,7 +128,8 @@ pub enum TreesError {
 
 #[cfg(test)]
 mod tests {
-    use super::{bplus::BPlusTree, elements::ElementGenerator, *};
+    use super::{avlstar::AvlStarTree, bplus::BPlusTree, elements::ElementGenerator, *};
+    use crate::random::SplitMix64;
     use alloy_primitives::{Bytes, keccak256};
     use retrie_backends::{BackendLane, FlagValues, lane};
     use retrie_db::{DatabaseEnv, OpenOptions, SyncMode};
@@ -177,8 +183,46 @@ mod tests {
     #[test]
     fn trees_hold_and_prove_what_was_put_in() {
         check::<AvlPlusTree>();
+        check::<AvlStarTree>();
         check::<BPlusTree>();
         check::<BavlTree>();
+    }
+
+    /// One root after each insertion, and one at the end.
+    fn check_each_root<T: AuthenticatedTree>(most: usize, seed: u64) {
+        let elements = ElementGenerator::new(seed, 24);
+        let (mut random, mut tree) = (SplitMix64::new(seed), T::new(most));
+        // Up to the sizes at which one chunk becomes two, and two become three.
+        let count = 3 * most as u64 + 8;
+        let near = |n: u64| [1, 2, 3].iter().any(|times| n.abs_diff(times * most as u64) < 4);
+        let mut inserted = Vec::new();
+        for n in 0..count {
+            // A third replaces values.
+            let key = match random.below(3) {
+                0 if n > 0 => elements.key(random.below(n)),
+                _ => elements.key(n),
+            };
+            inserted.push((key, elements.value(random.below(1000))));
+            tree.insert(key, inserted[n as usize].1);
+            let root = tree.root();
+            if near(n) || n % 37 == 0 || n + 1 == count {
+                let mut again = T::new(most);
+                inserted.iter().for_each(|(key, value)| again.insert(*key, value));
+                assert_eq!(again.root(), root, "{}, chunks of {most}: {n}", T::NAME);
+            }
+        }
+    }
+
+    #[test]
+    fn a_root_after_each_insertion_is_the_root_of_all_insertions_so_far() {
+        for seed in 0..4 {
+            for most in [4, 5, 16, 33, 64] {
+                check_each_root::<BavlTree>(most, seed);
+                check_each_root::<AvlStarTree>(most, seed);
+            }
+            check_each_root::<AvlPlusTree>(64, seed);
+            check_each_root::<BPlusTree>(16, seed);
+        }
     }
 
     #[test]

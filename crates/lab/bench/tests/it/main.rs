@@ -8,3 +8,4 @@ mod peers;
 mod provenance;
 mod race;
 mod report;
+mod trace;

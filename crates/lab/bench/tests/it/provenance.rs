@@ -10,6 +10,7 @@ use retrie_bench::{
         BlockDelivery, ClientEntrant, ClientRace, ClientWorkload, ProvenanceOutcome, QueryConfig,
         SenderRecovery,
     },
+    cmi::Cmi,
     race::RaceTerms,
 };
 use retrie_db::SyncMode;
@@ -102,6 +103,17 @@ fn archives_prove_block_by_block() {
         let growth = bytes(backend + 4) / bytes(backend);
         assert!((30.0..50.0).contains(&growth), "{growth}");
     }
+}
+
+/// The race compares the values that all clients show, block by block.
+#[test]
+fn cmi_proves_the_values_of_an_archive_with_one_proof_for_all_blocks() {
+    let home = tempfile::tempdir().unwrap();
+    let backends = vec![archive(TrieHash::Keccak256), Arc::new(Cmi) as Arc<dyn AnyBackend>];
+    let answers = ask(backends, &[1, 40], home.path(), false).unwrap();
+    let bytes: Vec<_> = answers.iter().map(|one| one.proofs.bytes(0.5) as u64).collect();
+    let [archive_1, cmi_1, archive_40, cmi_40] = bytes[..] else { panic!("{bytes:?}") };
+    assert!(archive_40 > 30 * archive_1 && cmi_40 < 5 * cmi_1, "{bytes:?}");
 }
 
 #[test]

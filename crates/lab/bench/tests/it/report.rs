@@ -2,10 +2,10 @@
 
 use retrie_bench::paper::{Paper, references};
 use retrie_report::{
-    BenchReport, BenchResult, LatencyPoint, ProofBytes, ProofResult, ProofTime, ReferenceFigure,
-    ReportDocument, SliceResult, TableResult,
+    BenchReport, BenchResult, FigureOutline, FigurePlot, LatencyPoint, PlotAxis, ProofBytes,
+    ProofResult, ProofTime, ReferenceFigure, ReportDocument, SliceResult, TableResult,
     compare::{ChangeVerdict, CompareError, ReportComparison, compare},
-    page, picture,
+    figure_verdicts, page, picture,
 };
 use scraper::{Html, Selector};
 use serde_json::{Value, json};
@@ -137,6 +137,7 @@ fn no_text_of_a_report_can_break_out() {
         setting: evil.into(),
         metric: evil.into(),
         value: 1.0,
+        figures: Vec::new(),
     });
     let page = page(evil, &[ReportDocument::from(&report)]);
     let html = parsed(&page);
@@ -255,6 +256,7 @@ fn figures_of_others_stand_beside_the_variant_of_their_size() {
             setting: setting.into(),
             metric: metric.into(),
             value,
+            figures: Vec::new(),
         });
     };
     refer("rainblock", "1m keys", "ops_per_s", 43_000.0);
@@ -266,7 +268,7 @@ fn figures_of_others_stand_beside_the_variant_of_their_size() {
     refer("lvmt", "1m accounts", "ops_per_s", 1.0);
     let html = parsed(&page("", &[ReportDocument::from(&report)]));
     let bars = select(&html, "#state-throughput .row.other");
-    assert_eq!(bars.len(), 2, "the others are of another system or size, or in another unit");
+    assert_eq!(bars.len(), 1, "the others are of another system, size, unit or sync mode");
     assert!(bars.iter().all(|bar| bar.attr("data-backend") == Some("lvmt")));
     let here = texts(&html, "#state-papers td[data-l=here]");
     // Sustained, of the size and the sync that the setting names, and of its operation.
@@ -510,7 +512,7 @@ fn a_yardstick_without_a_rate_leaves_no_infinite_figures() {
     let found = compare(&old, &run(1.0, 0.5, 0), 0.05).unwrap();
     let change = &found.pairs[1].changes[0];
     assert_eq!(
-        (change.metric, change.relative, change.verdict),
+        (change.metric.as_str(), change.relative, change.verdict),
         ("ops/s", None, ChangeVerdict::Worse)
     );
 }
@@ -587,4 +589,114 @@ fn other_machines_versions_and_stopped_runs_are_said() {
     for word in ["another", "versions", "stopped"] {
         assert!(remarks.contains(word), "{remarks}");
     }
+}
+
+/// A figure with three stores at two sizes, three times; `lvmt` and `mpt-archive` at these rates.
+fn figure_report(lvmt: f64, archive: f64) -> BenchReport {
+    let mut results = Vec::new();
+    for (repetition, noise) in [(1, 1.0), (2, 1.02), (3, 0.97)] {
+        for keys in [1_000_000, 10_000_000] {
+            for (backend, rate) in [("raw", 500e3), ("lvmt", lvmt), ("mpt-archive", archive)] {
+                let mut result = result(backend, keys, rate * noise, 0);
+                result.params.insert("figure".into(), json!("Fig. 4, Fig. 6a"));
+                result.repetition = Some(repetition);
+                results.push(result);
+            }
+        }
+    }
+    let mut report = report(results);
+    report.paper = Some("LVMT".into());
+    let axis = PlotAxis { param: "keys".into(), unit: "keys".into() };
+    report.figures = vec![
+        FigureOutline {
+            name: "Fig. 1".into(),
+            caption: "A picture".into(),
+            omission: Some("an illustration".into()),
+            ..FigureOutline::default()
+        },
+        FigureOutline {
+            name: "Fig. 4".into(),
+            caption: "Throughput".into(),
+            plots: vec![FigurePlot { x: Some(axis), y: vec!["ops_per_s".into()] }],
+            commands: vec!["retrie bench state".into()],
+            ..FigureOutline::default()
+        },
+    ];
+    let stated = |setting: &str, metric: &str, value| ReferenceFigure {
+        source: "LVMT, Fig. 4".into(),
+        system: "lvmt".into(),
+        workload: "state".into(),
+        setting: setting.into(),
+        metric: metric.into(),
+        value,
+        figures: vec!["Fig. 4".into()],
+    };
+    report.references = vec![
+        stated("at least", "ratio to mpt-archive", 5.0),
+        stated("1m keys", "ops_per_s", 72_700.0),
+        stated("up to", "ops_per_s", 90_000.0),
+    ];
+    report
+}
+
+#[test]
+fn a_figure_has_its_curve_the_papers_values_a_verdict_and_its_command() {
+    let report = figure_report(200e3, 100e3);
+    let html = parsed(&page("", &[ReportDocument::from(&report)]));
+    let sections: Vec<_> =
+        select(&html, "main section").iter().filter_map(|s| s.attr("id")).collect();
+    assert_eq!(sections, ["paper-0-fig4", "paper-0-rest", "state", "method", "numbers"]);
+    let figure = "section[data-figure='Fig. 4']";
+    let verdict = texts(&html, &format!("{figure} .verdict")).concat();
+    let missed = "Missed: lvmt, throughput over mpt-archive: 2.00 ± 0 (1m keys), the paper 5.00";
+    assert!(verdict.starts_with(missed), "{verdict}");
+    assert_eq!(figure_verdicts(&report).len(), 1);
+    assert_eq!(texts(&html, &format!("{figure} pre")).concat(), "retrie bench state");
+    let lines = texts(&html, &format!("{figure} .curve title"));
+    assert_eq!(lines, ["lvmt", "mpt-archive", "raw"]);
+    assert_eq!(select(&html, &format!("{figure} .interval")).len(), 6);
+    let stated =
+        [".stated", ".theirs-mark"].map(|class| select(&html, &format!("{figure} {class}")));
+    assert_eq!(stated.map(|marks| marks.len()), [1, 1], "a line, and a cross at its size");
+    let values = texts(&html, &format!("{figure} details td")).join("|");
+    // 0.8 of 500,000, in the mean of 1, 1.02 and 0.97, with its interval and its median.
+    assert!(values.contains("398,667 ± ") && values.contains("(400,000, 3)"), "{values}");
+    assert!(texts(&html, "#paper-0-rest dd").concat().contains("an illustration"));
+    assert!(figure_verdicts(&figure_report(500e3, 100e3))[0].1.starts_with("reproduced: "));
+    let mut small = report;
+    for result in &mut small.results {
+        result.params.insert("regime".into(), json!("one level of LVMT"));
+    }
+    assert_eq!(figure_verdicts(&small)[0].1, "not comparable: one level of LVMT.");
+}
+
+#[test]
+fn a_second_run_of_the_same_build_is_green_and_a_slower_one_is_found() {
+    let document = |lvmt| ReportDocument::from(&figure_report(lvmt, 100e3));
+    let again = |noise: [f64; 3]| {
+        let mut document = document(200e3);
+        for result in &mut document.report.results {
+            let factor = noise[result.repetition.unwrap() as usize - 1];
+            for rate in [Some(&mut result.ops_per_s), result.sustained_ops_per_s.as_mut()] {
+                *rate.unwrap() *= if result.backend == "raw" { 0.8 } else { 0.8 * factor };
+            }
+        }
+        document
+    };
+    let found = compare(&document(200e3), &again([1.03, 0.96, 1.01]), 0.05).unwrap();
+    assert_eq!(found.pairs.len(), 6, "repetitions are one pair");
+    assert_eq!(found.regressions(), Vec::<String>::new());
+    assert_eq!(verdict(&found, "lvmt", "sustained ops/s"), Some(ChangeVerdict::Same));
+    assert_eq!(verdict(&found, "raw", "sustained ops/s"), Some(ChangeVerdict::Yardstick));
+    let mut noisy = again([1.01, 0.99, 1.0]);
+    for result in noisy.report.results.iter_mut().filter(|one| one.backend == "lvmt") {
+        result.ops_per_s *= 0.6;
+    }
+    let found = compare(&again([1.0, 1.01, 0.99]), &noisy, 0.05).unwrap();
+    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(ChangeVerdict::Worse));
+    assert_eq!(verdict(&found, "mpt-archive", "ops/s"), Some(ChangeVerdict::Same));
+    let mut twice = document(200e3);
+    twice.report.results.push(twice.report.results[0].clone());
+    let error = compare(&twice, &document(200e3), 0.05).unwrap_err();
+    assert!(matches!(error, CompareError::Twice { .. }), "{error}");
 }

@@ -14,10 +14,56 @@ pub(super) struct MatchedResults<'d> {
     pub(super) remarks: Vec<String>,
 }
 
-/// The old and the new result of one backend on one variant of a workload.
+/// The results of one backend on one variant of a workload, one for each repetition.
+#[derive(Clone)]
+pub(super) struct RepeatedResult<'d> {
+    /// That of the repetition with the median rate.
+    pub(super) shown: &'d BenchResult,
+    pub(super) all: Vec<&'d BenchResult>,
+}
+
+impl<'d> RepeatedResult<'d> {
+    /// The results of a document, in its order.
+    fn all_of(document: &'d ReportDocument) -> Result<Vec<Self>, CompareError> {
+        let mut groups: Vec<Self> = Vec::new();
+        for result in &document.report.results {
+            let same = |group: &&mut Self| {
+                group.shown.backend == result.backend
+                    && WorkloadVariant::of(group.shown) == WorkloadVariant::of(result)
+            };
+            let Some(group) = groups.iter_mut().find(same) else {
+                groups.push(Self { shown: result, all: vec![result] });
+                continue;
+            };
+            if group.all.iter().any(|other| other.repetition == result.repetition) {
+                let what = name(result);
+                return Err(CompareError::Twice { file: document.name.clone(), what });
+            }
+            group.all.push(result);
+        }
+        for group in &mut groups {
+            let mut all = group.all.clone();
+            all.sort_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s));
+            group.shown = all[(all.len() - 1) / 2];
+        }
+        Ok(groups)
+    }
+
+    /// Whether its noise is known from repetitions.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.all.len() > 1
+    }
+
+    /// The result of a repetition.
+    pub(super) fn of(&self, repetition: Option<u32>) -> Option<&'d BenchResult> {
+        self.all.iter().copied().find(|result| result.repetition == repetition)
+    }
+}
+
+/// The old and the new results of one backend on one variant of a workload.
 pub(super) struct ResultPair<'d> {
-    pub(super) old: &'d BenchResult,
-    pub(super) new: &'d BenchResult,
+    pub(super) old: RepeatedResult<'d>,
+    pub(super) new: RepeatedResult<'d>,
     /// Backend, workload and the params that identify the variant.
     pub(super) what: String,
 }
@@ -26,12 +72,17 @@ impl ResultPair<'_> {
     /// Whether the two pairs raced against each other in both documents, or are the same.
     pub(super) fn races_with(&self, other: &ResultPair<'_>) -> bool {
         let same = |a, b| WorkloadVariant::of(a) == WorkloadVariant::of(b);
-        same(self.old, other.old) && same(self.new, other.new)
+        same(self.old.shown, other.old.shown) && same(self.new.shown, other.new.shown)
     }
 
     /// Whether both results have the same params.
     pub(super) fn same_work(&self) -> bool {
-        WorkloadVariant::of(self.old) == WorkloadVariant::of(self.new)
+        WorkloadVariant::of(self.old.shown) == WorkloadVariant::of(self.new.shown)
+    }
+
+    /// Whether both sides were repeated.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.old.is_repeated() && self.new.is_repeated()
     }
 }
 
@@ -41,23 +92,24 @@ pub(super) fn pairs<'d>(
     old: &'d ReportDocument,
     new: &'d ReportDocument,
 ) -> Result<MatchedResults<'d>, CompareError> {
-    refuse_twins(old)?;
-    refuse_twins(new)?;
-    let (olds, news) = (&old.report.results, &new.report.results);
+    let (old_groups, new_groups) = (RepeatedResult::all_of(old)?, RepeatedResult::all_of(new)?);
+    let olds: Vec<_> = old_groups.iter().map(|group| group.shown).collect();
+    let news: Vec<_> = new_groups.iter().map(|group| group.shown).collect();
     let kin = |a: &BenchResult, b: &BenchResult| a.backend == b.backend && a.workload == b.workload;
     let same = |a: &BenchResult, b: &BenchResult| {
         kin(a, b) && WorkloadVariant::of(a) == WorkloadVariant::of(b)
     };
-    let variants: Vec<_> = olds.iter().chain(news).map(WorkloadVariant::of).collect();
+    let variants: Vec<_> =
+        olds.iter().chain(&news).map(|result| WorkloadVariant::of(result)).collect();
     let mut matched = MatchedResults {
         pairs: Vec::new(),
         only_old: Vec::new(),
         only_new: Vec::new(),
         remarks: Vec::new(),
     };
-    for result in olds {
-        let candidates: Vec<_> = news.iter().filter(|new| kin(result, new)).collect();
-        let siblings: Vec<_> = olds.iter().filter(|old| kin(result, old)).collect();
+    for (result, group) in olds.iter().copied().zip(&old_groups) {
+        let candidates: Vec<_> = news.iter().copied().filter(|new| kin(result, new)).collect();
+        let siblings: Vec<_> = olds.iter().copied().filter(|old| kin(result, old)).collect();
         let exact = candidates.iter().find(|new| same(result, new));
         let none_agrees = !siblings.iter().any(|old| candidates.iter().any(|new| same(old, new)));
         let partner = match (exact, &candidates[..]) {
@@ -99,31 +151,18 @@ pub(super) fn pairs<'d>(
             "" => format!("{} on {}", result.backend, result.workload),
             words => format!("{} on {} ({words})", result.backend, result.workload),
         };
-        matched.pairs.push(ResultPair { old: result, new: partner, what });
+        if let Some(new) = new_groups.iter().find(|new| std::ptr::eq(new.shown, partner)) {
+            matched.pairs.push(ResultPair { old: group.clone(), new: new.clone(), what });
+        }
     }
-    let lonely =
-        news.iter().filter(|new| !matched.pairs.iter().any(|pair| std::ptr::eq(pair.new, *new)));
-    matched.only_new = lonely.map(name).collect();
+    let is_paired =
+        |new: &BenchResult| matched.pairs.iter().any(|pair| std::ptr::eq(pair.new.shown, new));
+    let lonely = news.iter().filter(|new| !is_paired(new));
+    matched.only_new = lonely.map(|new| name(new)).collect();
     if matched.pairs.is_empty() {
         return Err(CompareError::NothingInCommon { old: old.name.clone(), new: new.name.clone() });
     }
     Ok(matched)
-}
-
-fn refuse_twins(document: &ReportDocument) -> Result<(), CompareError> {
-    let results = &document.report.results;
-    let twin = results.iter().enumerate().find(|(n, result)| {
-        results[..*n].iter().any(|other| {
-            other.backend == result.backend
-                && WorkloadVariant::of(other) == WorkloadVariant::of(result)
-        })
-    });
-    match twin {
-        Some((_, result)) => {
-            Err(CompareError::Twice { file: document.name.clone(), what: name(result) })
-        }
-        None => Ok(()),
-    }
 }
 
 fn names(results: &[&BenchResult]) -> String {

@@ -8,14 +8,15 @@
 //! the same in both documents, so they are compared block by block. The limit of the method: a
 //! change of the yardstick itself looks like a change of the machine, or like the opposite change
 //! of all others. Amplification and disk usage do not depend on time: they are compared directly,
-//! if both documents measured the same work completely.
+//! if both documents measured the same work completely. Repeated measurements are judged by the noise
+//! between the repetitions, and so are their sustained rates and tails.
 
 mod matching;
 mod noise;
 
 use super::{BenchResult, ReportDocument, variant::WorkloadVariant};
-use matching::{ResultPair, pairs};
-use noise::{SeriesShift, paired_shift, shift};
+use matching::{RepeatedResult, ResultPair, pairs};
+use noise::{SeriesShift, paired_shift, repeated_shift, shift};
 
 /// Smaller changes of figures without noise are not shown.
 const SHOWN: f64 = 0.01;
@@ -98,7 +99,7 @@ pub struct ComparedResult {
 #[derive(Clone, Debug, PartialEq)]
 pub struct FigureChange {
     /// Name of the figure, with its unit.
-    pub metric: &'static str,
+    pub metric: String,
     /// The old value.
     pub old: f64,
     /// The new value.
@@ -107,7 +108,7 @@ pub struct FigureChange {
     pub change: f64,
     /// The change relative to the yardstick of the same document.
     pub relative: Option<f64>,
-    /// The 99 % interval of the judged change, estimated from the slices.
+    /// The interval of the judged change: 99 %, estimated from the slices; or that of repetitions.
     pub interval: Option<(f64, f64)>,
     /// The verdict.
     pub verdict: ChangeVerdict,
@@ -147,22 +148,59 @@ enum NoiseModel {
     Unknown,
 }
 
-type ComparedFigure = (&'static str, bool, NoiseModel, fn(&BenchResult) -> Option<f64>);
+type FigureValue = Box<dyn Fn(&BenchResult) -> Option<f64>>;
 
-/// All compared figures: name, whether larger is better, and noise. The noise of slices says
-/// nothing about stalls between slices and about the final flush, so it does not apply to sustained
-/// rates.
-const FIGURES: [ComparedFigure; 9] = [
-    ("tx/s", true, NoiseModel::Slices, |r| r.tps),
-    ("ops/s", true, NoiseModel::Slices, |r| r.tps.is_none().then_some(r.ops_per_s)),
-    ("sustained ops/s", true, NoiseModel::Unknown, |r| r.sustained_ops_per_s),
-    ("p99 us", false, NoiseModel::Unknown, |r| Some(r.p99_us? as f64)),
-    ("disk bytes", false, NoiseModel::Exact, |r| (r.disk_bytes > 0).then_some(r.disk_bytes as f64)),
-    ("rows read/op", false, NoiseModel::Exact, |r| r.reads_per_op),
-    ("rows written/op", false, NoiseModel::Exact, |r| r.writes_per_op),
-    ("bytes read/op", false, NoiseModel::Exact, |r| r.read_bytes_per_op),
-    ("bytes written/op", false, NoiseModel::Exact, |r| r.write_bytes_per_op),
-];
+/// A figure that is compared.
+struct ComparedFigure {
+    name: String,
+    more_is_better: bool,
+    noise: NoiseModel,
+    value: FigureValue,
+}
+
+/// All compared figures of a pair, those of every result first. The noise of slices says nothing
+/// about stalls between slices and about the final flush, so it does not apply to sustained rates.
+fn figures(pair: &ResultPair<'_>) -> Vec<ComparedFigure> {
+    type KnownMetric = (&'static str, bool, NoiseModel, fn(&BenchResult) -> Option<f64>);
+    const KNOWN: [KnownMetric; 9] = [
+        ("tx/s", true, NoiseModel::Slices, |r| r.tps),
+        ("ops/s", true, NoiseModel::Slices, |r| r.tps.is_none().then_some(r.ops_per_s)),
+        ("sustained ops/s", true, NoiseModel::Unknown, |r| r.sustained_ops_per_s),
+        ("p99 us", false, NoiseModel::Unknown, |r| Some(r.p99_us? as f64)),
+        ("disk bytes", false, NoiseModel::Exact, |r| {
+            (r.disk_bytes > 0).then_some(r.disk_bytes as f64)
+        }),
+        ("rows read/op", false, NoiseModel::Exact, |r| r.reads_per_op),
+        ("rows written/op", false, NoiseModel::Exact, |r| r.writes_per_op),
+        ("bytes read/op", false, NoiseModel::Exact, |r| r.read_bytes_per_op),
+        ("bytes written/op", false, NoiseModel::Exact, |r| r.write_bytes_per_op),
+    ];
+    let known = KNOWN.map(|(name, more_is_better, noise, value)| ComparedFigure {
+        name: name.into(),
+        more_is_better,
+        noise,
+        value: Box::new(value),
+    });
+    let measures = pair.old.shown.measures.keys().map(|name| {
+        let is_time = name.ends_with(" ms") || name.starts_with("us ");
+        let own = name.clone();
+        ComparedFigure {
+            name: name.clone(),
+            more_is_better: false,
+            // Numbers of rounds and chunks depend on the order in which peers answer.
+            noise: match pair.old.shown.workload.as_str() {
+                "sync" => NoiseModel::Unknown,
+                _ if is_time => NoiseModel::Unknown,
+                _ => NoiseModel::Exact,
+            },
+            value: Box::new(move |result: &BenchResult| result.measures.get(&own).copied()),
+        }
+    });
+    known.into_iter().chain(measures).collect()
+}
+
+/// The probability that noise alone moves no figure of a comparison out of its interval.
+const CONFIDENCE: f64 = 0.99;
 
 /// Compares two documents. Changes up to `threshold` do not count: 0.05 is 5 %.
 pub fn compare(
@@ -174,10 +212,17 @@ pub fn compare(
     let mut remarks = remarks(old, new);
     remarks.extend(matched.remarks);
     let complete = old.report.complete && new.report.complete;
+    let timed = |pair: &ResultPair<'_>| {
+        let all = figures(pair).into_iter();
+        all.filter(|of| of.noise != NoiseModel::Exact && of.mean(&pair.old).is_some()).count()
+    };
+    let count: usize = matched.pairs.iter().filter(|pair| pair.is_repeated()).map(timed).sum();
+    let terms =
+        CompareTerms { threshold, confidence: 1.0 - (1.0 - CONFIDENCE) / count.max(1) as f64 };
     let mut compared = Vec::new();
     for pair in &matched.pairs {
         let racers: Vec<_> = matched.pairs.iter().filter(|other| other.races_with(pair)).collect();
-        let raw = racers.iter().find(|racer| racer.old.backend == "raw");
+        let raw = racers.iter().find(|racer| racer.old.shown.backend == "raw");
         let yardstick = raw.or_else(|| racers.first()).filter(|_| racers.len() > 1).copied();
         let is_yardstick = yardstick.is_some_and(|yardstick| std::ptr::eq(yardstick, pair));
         if yardstick.is_none() {
@@ -188,10 +233,13 @@ pub fn compare(
             ));
         }
         let beside = yardstick.filter(|_| !is_yardstick);
-        let changes = FIGURES.iter().filter_map(|figure| {
-            let change = change(*figure, pair, beside, threshold)?;
-            let verdict = match figure.2 {
+        let changes = figures(pair).into_iter().filter_map(|figure| {
+            let change = change(&figure, pair, beside, terms)?;
+            let verdict = match figure.noise {
                 NoiseModel::Slices if is_yardstick => ChangeVerdict::Yardstick,
+                NoiseModel::Unknown if is_yardstick && pair.is_repeated() => {
+                    ChangeVerdict::Yardstick
+                }
                 NoiseModel::Exact if !complete || !pair.same_work() => ChangeVerdict::Unknown,
                 _ => change.verdict,
             };
@@ -199,7 +247,7 @@ pub fn compare(
         });
         compared.push(ComparedResult {
             what: pair.what.clone(),
-            yardstick: beside.map(|beside| beside.old.backend.clone()),
+            yardstick: beside.map(|beside| beside.old.shown.backend.clone()),
             changes: changes.collect(),
         });
     }
@@ -211,44 +259,81 @@ pub fn compare(
     })
 }
 
+/// What a change must exceed.
+#[derive(Clone, Copy)]
+struct CompareTerms {
+    threshold: f64,
+    /// The confidence of the interval of each repeated figure.
+    confidence: f64,
+}
+
+impl ComparedFigure {
+    /// The mean over repetitions.
+    fn mean(&self, result: &RepeatedResult<'_>) -> Option<f64> {
+        let values: Vec<f64> = result.all.iter().filter_map(|one| (self.value)(one)).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    }
+
+    /// The values of all repetitions, relative to those of the yardstick if `beside` is given.
+    fn values(&self, result: &RepeatedResult<'_>, beside: Option<&RepeatedResult<'_>>) -> Vec<f64> {
+        let value = |one: &&BenchResult| match beside {
+            None => (self.value)(one),
+            Some(beside) => Some((self.value)(one)? / (self.value)(beside.of(one.repetition)?)?),
+        };
+        result.all.iter().filter_map(value).collect()
+    }
+}
+
 fn change(
-    (metric, more_is_better, noise, figure): ComparedFigure,
+    figure: &ComparedFigure,
     pair: &ResultPair<'_>,
     beside: Option<&ResultPair<'_>>,
-    threshold: f64,
+    CompareTerms { threshold, confidence }: CompareTerms,
 ) -> Option<FigureChange> {
-    let (old, new) = (figure(pair.old)?, figure(pair.new)?);
+    let (noise, more_is_better) = (figure.noise, figure.more_is_better);
+    let (old, new) = (figure.mean(&pair.old)?, figure.mean(&pair.new)?);
     let (change, known) = (new / old - 1.0, old.is_finite() && new.is_finite());
     if !known || old == new && old == 0.0 {
         return None;
     }
     let is_zero = old == 0.0 || new == 0.0;
-    if noise == NoiseModel::Exact || noise == NoiseModel::Slices && is_zero {
-        // A change from or to zero is larger than any noise.
-        let verdict = verdict(change.abs() > threshold, change > 0.0, more_is_better);
-        let (relative, interval) = (None, None);
-        return (change.abs() > SHOWN).then_some(FigureChange {
-            metric,
-            old,
-            new,
-            change,
-            relative,
-            interval,
-            verdict,
-        });
-    }
-    let drift = beside.and_then(|beside| Some(figure(beside.new)? / figure(beside.old)?));
-    let drift = drift.filter(|drift| drift.is_finite() && *drift > 0.0);
-    let relative = drift.map(|drift| (1.0 + change) / drift - 1.0);
     let unjudged = FigureChange {
-        metric,
+        metric: figure.name.clone(),
         old,
         new,
         change,
-        relative,
+        relative: None,
         interval: None,
         verdict: ChangeVerdict::Unknown,
     };
+    if noise == NoiseModel::Exact || noise == NoiseModel::Slices && is_zero {
+        // A change from or to zero is larger than any noise.
+        let verdict = verdict(change.abs() > threshold, change > 0.0, more_is_better);
+        return (change.abs() > SHOWN).then_some(FigureChange { verdict, ..unjudged });
+    }
+    let repeated = pair.is_repeated().then(|| {
+        let beside = beside.filter(|beside| beside.is_repeated());
+        let old = figure.values(&pair.old, beside.map(|beside| &beside.old));
+        let new = figure.values(&pair.new, beside.map(|beside| &beside.new));
+        (repeated_shift(&old, &new, confidence), beside.is_some())
+    });
+    if let Some((Some(shift), is_relative)) = repeated {
+        let (low, high) = (shift.interval.0 - 1.0, shift.interval.1 - 1.0);
+        let judged = shift.factor - 1.0;
+        let outside = low > 0.0 || high < 0.0;
+        return Some(FigureChange {
+            relative: is_relative.then_some(judged),
+            interval: Some((low, high)),
+            verdict: verdict(outside && judged.abs() > threshold, judged > 0.0, more_is_better),
+            ..unjudged
+        });
+    }
+    let drift = beside.and_then(|beside| {
+        Some((figure.value)(beside.new.shown)? / (figure.value)(beside.old.shown)?)
+    });
+    let drift = drift.filter(|drift| drift.is_finite() && *drift > 0.0);
+    let relative = drift.map(|drift| (1.0 + change) / drift - 1.0);
+    let unjudged = FigureChange { relative, ..unjudged };
     let Some(shift) = shift_of(pair, beside, drift).filter(|_| noise == NoiseModel::Slices) else {
         return Some(unjudged);
     };
@@ -269,12 +354,13 @@ fn shift_of(
     drift: Option<f64>,
 ) -> Option<SeriesShift> {
     let alike = |a: &BenchResult, b: &BenchResult| a.slices.len() == b.slices.len();
-    let close = beside.filter(|b| alike(pair.old, b.old) && alike(pair.new, b.new));
-    let old = rates(pair.old, close.map(|beside| beside.old));
-    let new = rates(pair.new, close.map(|beside| beside.new));
+    let (before, after) = (pair.old.shown, pair.new.shown);
+    let close = beside.filter(|b| alike(before, b.old.shown) && alike(after, b.new.shown));
+    let old = rates(before, close.map(|beside| beside.old.shown));
+    let new = rates(after, close.map(|beside| beside.new.shown));
     // Blocks are the same if the cumulative numbers of transactions are equal.
     let ends = |result: &BenchResult| result.slices.iter().map(|s| s.ops).collect::<Vec<_>>();
-    let blocks = pair.old.workload == "replay" && ends(pair.old) == ends(pair.new);
+    let blocks = before.workload == "replay" && ends(before) == ends(after);
     let shift = if blocks { paired_shift(&old, &new) } else { shift(&old, &new) }?;
     let rest = if close.is_some() { 1.0 } else { drift.unwrap_or(1.0) };
     Some(SeriesShift {

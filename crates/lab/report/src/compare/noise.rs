@@ -6,9 +6,16 @@
 //! Slices of one measurement are not independent, so two measurements can differ by more than their
 //! slices show; the threshold of the comparison covers that.
 //!
+//! Repetitions of a measurement are independent, and noise between them is all there is. They are
+//! compared by Welch's test (Biometrika 34, 1947) on logarithms. A report of a paper has hundreds of
+//! figures, so the error of the test is divided among all of them (Bonferroni): in a second run of
+//! the same program, one figure in a hundred reports is called changed by noise alone.
+//!
 //! If the slices with the same number did the same work (blocks of a replay), each pair gives a
 //! ratio. The shift is then the median of these ratios, and its interval is cut where the sign test
 //! begins to reject.
+
+use crate::stats::{standard_error, student_t};
 
 /// Standard deviations of U on each side of the interval: 99 % of a normal distribution.
 const Z: f64 = 2.576;
@@ -66,6 +73,26 @@ pub(super) fn paired_shift(old: &[f64], new: &[f64]) -> Option<SeriesShift> {
     Some(SeriesShift { factor: median(&ratios), interval })
 }
 
+/// The factor between the means of two sets of repetitions, with its interval at `confidence`; `None`
+/// with fewer than two positive values in one of them.
+pub(super) fn repeated_shift(old: &[f64], new: &[f64], confidence: f64) -> Option<SeriesShift> {
+    let logarithms = |series: &[f64]| -> Vec<f64> {
+        series.iter().map(|value| value.ln()).filter(|value| value.is_finite()).collect()
+    };
+    let (old, new) = (logarithms(old), logarithms(new));
+    let mean = |series: &[f64]| series.iter().sum::<f64>() / series.len() as f64;
+    let (a, b) = (standard_error(&old)?.powi(2), standard_error(&new)?.powi(2));
+    let (n, m) = ((old.len() - 1) as f64, (new.len() - 1) as f64);
+    let freedom = (a + b).powi(2) / (a * a / n + b * b / m);
+    let freedom = if freedom.is_finite() { freedom } else { n + m };
+    let half = student_t(confidence, freedom as usize) * (a + b).sqrt();
+    let shift = mean(&new) - mean(&old);
+    Some(SeriesShift {
+        factor: shift.exp(),
+        interval: ((shift - half).exp(), (shift + half).exp()),
+    })
+}
+
 /// The median of a sorted series, which must not be empty.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
@@ -114,5 +141,21 @@ mod tests {
         let mut new = [100.0; 9];
         new[3] = 1.0;
         assert_eq!(shift(&old, &new).unwrap().factor, 1.0);
+    }
+
+    #[test]
+    fn repetitions_show_what_exceeds_the_noise_between_them() {
+        let old = [100.0, 103.0, 98.0, 101.0, 99.0];
+        let half: Vec<f64> = old.iter().rev().map(|rate| rate / 2.0).collect();
+        let found = repeated_shift(&old, &half, 0.99).unwrap();
+        assert!((found.factor - 0.5).abs() < 1e-9, "{found:?}");
+        assert!(found.interval.0 > 0.4 && found.interval.1 < 0.6, "{found:?}");
+        let stricter = repeated_shift(&old, &half, 0.99999).unwrap();
+        assert!(stricter.interval.0 < found.interval.0 && stricter.interval.1 < 1.0);
+        let again = repeated_shift(&old, &[97.0, 100.0, 104.0, 99.0, 103.0], 0.99).unwrap();
+        assert!(again.interval.0 < 1.0 && again.interval.1 > 1.0, "{again:?}");
+        assert_eq!(repeated_shift(&old, &[100.0], 0.99), None);
+        let equal = repeated_shift(&[2.0, 2.0], &[2.0, 2.0], 0.99).unwrap();
+        assert_eq!((equal.factor, equal.interval), (1.0, (1.0, 1.0)));
     }
 }

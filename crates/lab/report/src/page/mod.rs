@@ -5,14 +5,19 @@
 //!  documents --> sections (workload, variants, races) --> figures (SVG, tables) --> page
 //! ```
 //!
+//! Documents that name the figures of a paper have a section for each figure before these.
+//!
 //! The page has no script and loads nothing. Every mark has its exact value as a title. A figure
 //! whose fields are absent is left out.
 
 mod attacks;
 mod bars;
+mod chart;
+mod figure;
 mod figures;
 mod latency;
 mod lines;
+mod metric;
 mod palette;
 mod picture;
 mod raw;
@@ -23,7 +28,7 @@ mod throughput;
 
 pub use picture::picture;
 
-use super::{ReportDocument, words::number};
+use super::{BenchReport, ReportDocument, words::number};
 use bars::class_of;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sections::{VariantRace, WorkloadSection, rate, sustained, unit};
@@ -48,6 +53,7 @@ const FIGURES: [FigureFn; 9] = [
 /// Documents as one self-contained HTML page called `title`.
 pub fn page(title: &str, documents: &[ReportDocument]) -> String {
     let stories = WorkloadSection::all(documents);
+    let by_figure = documents.iter().any(|document| !document.report.figures.is_empty());
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
@@ -68,9 +74,10 @@ pub fn page(title: &str, documents: &[ReportDocument]) -> String {
                     @if stories.is_empty() {
                         p class="note" role="note" { "Nothing was measured: these reports hold reference figures only." }
                     }
-                    @if stories.len() > 1 { (contents(&stories)) }
+                    @if stories.len() > 1 || by_figure { (contents(&stories, documents)) }
                 }
                 main {
+                    (figure::figures(documents))
                     @for story in &stories { (section(story)) }
                     (method(documents))
                     section id="numbers" {
@@ -85,6 +92,12 @@ pub fn page(title: &str, documents: &[ReportDocument]) -> String {
         }
     };
     markup.into_string()
+}
+
+/// The verdict about each figure of a paper that `report` has measured: name, and one line that says
+/// which of the paper's statements were reproduced, which were missed, and by how much.
+pub fn figure_verdicts(report: &BenchReport) -> Vec<(String, String)> {
+    figure::verdicts(report)
 }
 
 fn section(story: &WorkloadSection<'_>) -> Markup {
@@ -143,10 +156,11 @@ fn warnings(documents: &[ReportDocument]) -> Markup {
     }
 }
 
-fn contents(stories: &[WorkloadSection<'_>]) -> Markup {
+fn contents(stories: &[WorkloadSection<'_>], documents: &[ReportDocument]) -> Markup {
     html! {
         nav aria-label="Contents" {
             ul {
+                (figure::links(documents))
                 @for story in stories { li { a href={ "#" (story.workload) } { (story.title()) } } }
                 li { a href="#method" { "How this was measured" } }
                 li { a href="#numbers" { "Raw numbers" } }
@@ -191,20 +205,22 @@ fn colours(documents: &[ReportDocument]) -> String {
     let reports = || documents.iter().map(|document| &document.report);
     let backends = reports().flat_map(|report| report.results.iter().map(|r| r.backend.as_str()));
     let systems = reports().flat_map(|report| report.references.iter().map(|r| r.system.as_str()));
-    let names: BTreeSet<_> = backends.chain(systems).collect();
+    // A line over a flag of a backend has the backend's own name.
+    let names = backends.chain(systems).flat_map(|name| [Some(name), name.split(':').next()]);
+    let names: BTreeSet<_> = names.flatten().collect();
     let (mut light, mut dark) = (String::from(".b-other{--c:var(--soft)}"), String::new());
-    for name in names {
-        let colour = palette::colour(name);
-        for (rules, hex) in [(&mut light, colour.light), (&mut dark, colour.dark)] {
-            let class = class_of(name);
+    for (name, style) in palette::styles(&names) {
+        let class = class_of(name);
+        for (rules, hex) in [(&mut light, style.light), (&mut dark, style.dark)] {
             // Writing to a string cannot fail.
-            let _ = match colour.strength {
+            let _ = match style.strength {
                 100 => write!(rules, ".{class}{{--c:{hex}}}"),
                 strength => {
                     write!(rules, ".{class}{{--c:color-mix(in srgb,{hex} {strength}%,var(--ink))}}")
                 }
             };
         }
+        let _ = write!(light, ".{class}{{--m:\"{}\"}}", style.marker);
     }
     format!("{light}@media (prefers-color-scheme:dark){{{dark}}}")
 }

@@ -1,17 +1,31 @@
-//! One colour per backend, the same on every page.
+//! One colour per backend, the same on every page, and for each page a marker and the colours of
+//! varieties (`cole:size-ratio=4`, `lvmt@0/64`).
 //!
 //! The named colours are those of Okabe and Ito (Color Universal Design, 2008), which can be
 //! distinguished with colour-blind eyes, and some others between them in hue and brightness. Light
 //! colours are darkened, so that each has a contrast of at least 3 to 1 with the page (WCAG 2.1,
-//! 1.4.11). Colour is never the only mark: every bar and line has its name beside it.
+//! 1.4.11). Colour is never the only mark: every bar and line has its name beside it, and every
+//! name of a page its own marker, as long as there are markers.
 
-/// The colour of a name on light and on dark pages.
-pub(super) struct BackendColour {
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The colour of a name on light and on dark pages, and its marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BackendStyle {
     pub(super) light: &'static str,
     pub(super) dark: &'static str,
     /// Percentage of this colour; the rest is the text colour.
     pub(super) strength: u8,
+    pub(super) marker: char,
 }
+
+/// Markers of lines, in the order in which the names of a page get them.
+const MARKERS: [char; 10] = ['●', '■', '▲', '◆', '▼', '★', '✚', '○', '□', '△'];
+
+/// Shades of a few varieties of a backend.
+const SHADES: [u8; 3] = [82, 66, 50];
+/// Shades of the backends of a page that have more varieties than shades.
+const SHADES_OF_MANY: [u8; 3] = [100, 62, 45];
 
 /// Colours of systems that are not backends here. Each backend declares its own colours.
 const NAMED: [(&str, &str, &str); 5] = [
@@ -32,19 +46,62 @@ const OTHERS: [(&str, &str); 6] = [
     ("#607080", "#9fb0c0"),
 ];
 
-/// The colour of `name`. The text after an `@` or a `:` is a variant of the backend, and selects a
-/// shade of the same colour.
-pub(super) fn colour(name: &str) -> BackendColour {
-    let (base, variety) =
-        name.split_once(['@', ':']).map_or((name, None), |(base, v)| (base, Some(v)));
+/// The styles of all names of a page. The text after an `@` or a `:` is a variety of the backend:
+/// up to three have shades of its colour, more have colours of their own.
+pub(super) fn styles<'n>(names: &BTreeSet<&'n str>) -> Vec<(&'n str, BackendStyle)> {
+    let mut varieties: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for name in names {
+        if let Some((base, variety)) = name.split_once(['@', ':']) {
+            varieties.entry(base).or_default().push(variety);
+        }
+    }
+    for all in varieties.values_mut() {
+        all.sort_by(|a, b| in_order(a).cmp(&in_order(b)));
+    }
+    let many: Vec<_> = varieties.iter().filter(|(_, all)| all.len() > SHADES.len()).collect();
+    let style = |(n, name): (usize, &&'n str)| {
+        let marker = MARKERS[n % MARKERS.len()];
+        let Some((base, variety)) = name.split_once(['@', ':']) else {
+            let (light, dark) = colour(name);
+            return (*name, BackendStyle { light, dark, strength: 100, marker });
+        };
+        let all = &varieties[base];
+        let place = all.iter().position(|other| *other == variety).unwrap_or(0);
+        let rank = many.iter().position(|(other, _)| **other == base);
+        let ((light, dark), strength) = match rank {
+            None => (colour(base), SHADES[place % SHADES.len()]),
+            Some(rank) => {
+                (OTHERS[place % OTHERS.len()], SHADES_OF_MANY[rank % SHADES_OF_MANY.len()])
+            }
+        };
+        (*name, BackendStyle { light, dark, strength, marker })
+    };
+    names.iter().enumerate().map(style).collect()
+}
+
+/// A key that sorts numbers in a text by their value: `size-ratio=4` before `size-ratio=12`.
+fn in_order(text: &str) -> Vec<(u64, &str)> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let words = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let digits = rest[words..].find(|c: char| !c.is_ascii_digit());
+        let end = digits.map_or(rest.len(), |digits| words + digits);
+        parts.push((0, &rest[..words]));
+        parts.push((rest[words..end].parse().unwrap_or(u64::MAX), ""));
+        rest = &rest[end..];
+    }
+    parts
+}
+
+/// The colour of a name without a variety, on light and on dark pages.
+fn colour(base: &str) -> (&'static str, &'static str) {
     let known = |wanted: &str| named().find(|(known, ..)| *known == wanted);
     let found = known(base).or_else(|| known(base.split('-').next().unwrap_or(base)));
-    let (light, dark) = match found {
+    match found {
         Some((_, light, dark)) => (light, dark),
         None => OTHERS[place(base) % OTHERS.len()],
-    };
-    let strength = variety.map_or(100, |variety| [82, 66, 50][place(variety) % 3]);
-    BackendColour { light, dark, strength }
+    }
 }
 
 /// All names with a colour of their own.
@@ -106,18 +163,44 @@ mod tests {
         }
     }
 
+    fn style(names: &[&str], wanted: &str) -> BackendStyle {
+        let names: BTreeSet<_> = names.iter().copied().collect();
+        styles(&names).into_iter().find(|(name, _)| *name == wanted).unwrap().1
+    }
+
     #[test]
     fn every_name_has_a_colour_and_keeps_it() {
-        assert_eq!(colour("lvmt").light, "#d55e00");
-        assert_eq!(colour("lvmt@0/64").light, "#d55e00");
-        assert!(colour("lvmt@0/64").strength < colour("lvmt").strength);
-        assert_eq!(colour("cole-sync:fanout=8").light, colour("cole-sync").light);
-        assert_eq!(colour("firewood-ethhash").light, colour("firewood").light);
-        assert_ne!(colour("mpt-archive").light, colour("mpt").light);
-        assert_eq!(colour("from nowhere").light, colour("from nowhere").light);
+        let alone = |name| style(&[name], name);
+        assert_eq!(alone("lvmt").light, "#d55e00");
+        assert_eq!(alone("lvmt@0/64").light, "#d55e00");
+        assert!(alone("lvmt@0/64").strength < alone("lvmt").strength);
+        assert_eq!(alone("cole-sync:fanout=8").light, alone("cole-sync").light);
+        assert_eq!(alone("firewood-ethhash").light, alone("firewood").light);
+        assert_ne!(alone("mpt-archive").light, alone("mpt").light);
+        assert_eq!(alone("from nowhere").light, alone("from nowhere").light);
         for (n, (name, light, _)) in named().enumerate() {
             let before = named().take(n).find(|(_, other, _)| *other == light);
             assert_eq!(before, None, "{name} and another share a colour");
         }
+    }
+
+    #[test]
+    fn varieties_of_one_backend_have_colours_and_markers_of_their_own() {
+        let of =
+            |base: &str| [2, 4, 6, 8, 10, 12].map(|ratio| format!("{base}:size-ratio={ratio}"));
+        let names: Vec<_> = [of("cole"), of("cole-sync")].concat();
+        let names: BTreeSet<_> = names.iter().map(String::as_str).collect();
+        let all = styles(&names);
+        for (n, (name, style)) in all.iter().enumerate() {
+            let twin = all[..n]
+                .iter()
+                .find(|(_, other)| (other.light, other.strength) == (style.light, style.strength));
+            assert_eq!(twin, None, "{name} looks like another");
+        }
+        let few = ["lvmt", "lvmt@0/16", "lvmt@0/64", "lvmt@all"];
+        let markers: BTreeSet<_> = few.iter().map(|name| style(&few, name).marker).collect();
+        let shades: BTreeSet<_> = few.iter().map(|name| style(&few, name).strength).collect();
+        assert_eq!((markers.len(), shades.len()), (4, 4));
+        assert!(in_order("size-ratio=4") < in_order("size-ratio=12"));
     }
 }

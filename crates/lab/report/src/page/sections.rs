@@ -1,12 +1,15 @@
 //! The sections of a page: workloads, their variants, the races of each, and comparisons in words.
 
+use super::metric::{Metric, ResultCompany, total_rate};
 use crate::stats::PairedRatio;
 use crate::{
     BenchResult, ReferenceFigure, ReportDocument,
+    setting::{ReferenceSetting, is_known_count},
     variant::{WorkloadVariant, differing},
     words::number,
 };
 use maud::{Markup, html};
+use serde_json::{Value, json};
 
 /// The section of one workload: all its variants, of all documents.
 pub(super) struct WorkloadSection<'d> {
@@ -24,10 +27,16 @@ pub(super) struct VariantRace<'d> {
     pub(super) label: String,
     /// All params that differ between variants, in words.
     pub(super) params: String,
+    /// One result a backend: that of the repetition with the median rate.
     pub(super) results: Vec<&'d BenchResult>,
+    /// The results of all repetitions.
+    all: Vec<&'d BenchResult>,
     variant: WorkloadVariant,
     document: &'d ReportDocument,
 }
+
+/// The param that names the figures of a result.
+const FIGURE: &str = "figure";
 
 impl<'d> WorkloadSection<'d> {
     /// All sections, in the order of the workloads in the documents.
@@ -35,20 +44,34 @@ impl<'d> WorkloadSection<'d> {
         let mut stories: Vec<Self> = Vec::new();
         for document in documents {
             for result in &document.report.results {
-                Self::named(&mut stories, &result.workload).add(document, result);
+                let variant = WorkloadVariant::of(result);
+                Self::named(&mut stories, &result.workload).add(document, result, variant);
             }
         }
-        for reference in documents.iter().flat_map(|document| &document.report.references) {
-            // Reference figures of a workload that was not measured are left out.
-            let story = stories.iter_mut().find(|story| story.workload == reference.workload);
-            if let Some(story) = story
-                && !story.references.contains(&reference)
-            {
-                story.references.push(reference);
+        // Those of a figure stand in its section.
+        let references = documents.iter().flat_map(|document| {
+            let by_figure = !document.report.figures.is_empty();
+            let all = document.report.references.iter();
+            all.filter(move |reference| !by_figure || reference.figures.is_empty())
+        });
+        Self::finish(stories, references)
+    }
+
+    /// The sections of one figure of a paper: of the results and reference figures that name it.
+    pub(super) fn of_figure(document: &'d ReportDocument, figure: &str) -> Vec<Self> {
+        let mut stories: Vec<Self> = Vec::new();
+        for result in &document.report.results {
+            let mut variant = WorkloadVariant::of(result);
+            let label = variant.params.remove(FIGURE);
+            let names = label.as_ref().and_then(Value::as_str).unwrap_or_default();
+            if names.split(", ").any(|name| name == figure) {
+                Self::named(&mut stories, &result.workload).add(document, result, variant);
             }
         }
-        stories.iter_mut().for_each(Self::name_races);
-        stories
+        let references = document.report.references.iter();
+        let of_figure =
+            |reference: &&ReferenceFigure| reference.figures.iter().any(|f| f == figure);
+        Self::finish(stories, references.filter(of_figure))
     }
 
     fn named<'s>(stories: &'s mut Vec<Self>, workload: &'d str) -> &'s mut Self {
@@ -61,21 +84,47 @@ impl<'d> WorkloadSection<'d> {
         &mut stories[place]
     }
 
-    fn add(&mut self, document: &'d ReportDocument, result: &'d BenchResult) {
-        let variant = WorkloadVariant::of(result);
+    fn add(
+        &mut self,
+        document: &'d ReportDocument,
+        result: &'d BenchResult,
+        variant: WorkloadVariant,
+    ) {
         let same = |race: &&mut VariantRace<'_>| {
             std::ptr::eq(race.document, document) && race.variant == variant
         };
         match self.races.iter_mut().find(same) {
-            Some(race) => race.results.push(result),
+            Some(race) => race.all.push(result),
             None => self.races.push(VariantRace {
                 label: String::new(),
                 params: String::new(),
-                results: vec![result],
+                results: Vec::new(),
+                all: vec![result],
                 variant,
                 document,
             }),
         }
+    }
+
+    /// Adds the reference figures, and chooses and names what is shown.
+    fn finish(
+        mut stories: Vec<Self>,
+        references: impl Iterator<Item = &'d ReferenceFigure>,
+    ) -> Vec<Self> {
+        for reference in references {
+            // Reference figures of a workload that was not measured are left out.
+            let story = stories.iter_mut().find(|story| story.workload == reference.workload);
+            if let Some(story) = story
+                && !story.references.contains(&reference)
+            {
+                story.references.push(reference);
+            }
+        }
+        for story in &mut stories {
+            story.races.iter_mut().for_each(VariantRace::choose);
+            story.name_races();
+        }
+        stories
     }
 
     fn name_races(&mut self) {
@@ -128,6 +177,9 @@ impl<'d> WorkloadSection<'d> {
             "kvstore" => "Key-value store (YCSB)".into(),
             "provenance" => "Provenance queries".into(),
             "sync" => "State synchronisation".into(),
+            "trees" => "Search trees in memory".into(),
+            "locality" => "Merkle trees in flat files".into(),
+            "crypto" => "Operations on curves".into(),
             "replay" => "Blocks replayed".into(),
             other => other.into(),
         }
@@ -176,14 +228,72 @@ impl<'d> VariantRace<'d> {
         html! { @if !self.label.is_empty() { h4 title=(self.params) { (self.label) } } }
     }
 
+    /// Chooses the result of each backend that is shown.
+    fn choose(&mut self) {
+        let mut names: Vec<&str> = Vec::new();
+        for result in &self.all {
+            if !names.contains(&result.backend.as_str()) {
+                names.push(&result.backend);
+            }
+        }
+        let median = |name: &&str| {
+            let own = self.all.iter().copied().filter(|result| result.backend == **name);
+            let mut own: Vec<_> = own.collect();
+            own.sort_by(|a, b| total_rate(a).total_cmp(&total_rate(b)));
+            own.get(own.len().saturating_sub(1) / 2).copied()
+        };
+        self.results = names.iter().filter_map(median).collect();
+    }
+
+    /// The values of a metric for `backend`, one a repetition. `siblings` are all races of the
+    /// workload.
+    pub(super) fn samples(&self, backend: &str, metric: Metric<'_>, siblings: &[Self]) -> Vec<f64> {
+        let value = |own: &&'d BenchResult| {
+            let same = |result: &&&BenchResult, name: &str| {
+                result.backend == name && result.repetition == own.repetition
+            };
+            let of = |name: &str| self.all.iter().find(|result| same(result, name)).copied();
+            let with = |param: &str, value: u64| {
+                let wanted = self.variant.with(param, json!(value));
+                let fits = |race: &&Self| {
+                    std::ptr::eq(race.document, self.document) && race.variant.is_like(&wanted)
+                };
+                let race = siblings.iter().find(fits)?;
+                race.all.iter().find(|result| same(result, backend)).copied()
+            };
+            metric.value(own, &ResultCompany { of: &of, with: &with })
+        };
+        self.all.iter().filter(|result| result.backend == backend).filter_map(value).collect()
+    }
+
     /// The result of `backend`.
     pub(super) fn of(&self, backend: &str) -> Option<&'d BenchResult> {
         self.results.iter().copied().find(|result| result.backend == backend)
     }
 
-    /// Whether `setting` names counts that this variant has: `5m receivers` and accounts 5m.
-    pub(super) fn is_setting(&self, setting: &str) -> bool {
-        self.variant.is_setting(setting)
+    /// Whether `setting` holds for this variant.
+    pub(super) fn holds(&self, setting: &ReferenceSetting<'_>) -> bool {
+        setting.holds(&self.variant)
+    }
+
+    /// Whether `words` are a count that this variant has: `5m receivers` and accounts 5m.
+    pub(super) fn is_known_count(&self, words: &str) -> bool {
+        is_known_count(words, &self.variant)
+    }
+
+    /// The variant.
+    pub(super) const fn variant(&self) -> &WorkloadVariant {
+        &self.variant
+    }
+
+    /// The value of a param, or the size if `param` is empty; `None` for `fresh` and `real` keys.
+    pub(super) fn extent(&self, param: &str) -> Option<f64> {
+        match param {
+            "" if self.param("keys").is_some_and(|keys| keys.is_string()) => None,
+            "" if self.size() == 0 => self.param("height")?.as_f64(),
+            "" => Some(self.size() as f64),
+            _ => self.param(param)?.as_f64(),
+        }
     }
 
     /// The size of the variant, and the other params that identify it, in words.
@@ -196,13 +306,18 @@ impl<'d> VariantRace<'d> {
     }
 
     /// The value of a param.
-    pub(super) fn param(&self, name: &str) -> Option<&serde_json::Value> {
+    pub(super) fn param(&self, name: &str) -> Option<&Value> {
         self.variant.params.get(name)
     }
 
     /// The document that has it.
     pub(super) const fn document(&self) -> &'d ReportDocument {
         self.document
+    }
+
+    /// Whether a result has a rate: counts have none.
+    pub(super) fn has_rates(&self) -> bool {
+        self.results.iter().any(|result| rate(result) > 0.0)
     }
 
     /// Whether the document is complete.
@@ -281,7 +396,11 @@ pub(super) fn sustained(result: &BenchResult) -> Option<f64> {
 
 /// The unit of [`rate`].
 pub(super) fn unit(result: &BenchResult) -> &'static str {
-    if result.tps.is_some() { "transactions" } else { "operations" }
+    match result.workload.as_str() {
+        "provenance" => "queries",
+        _ if result.tps.is_some() => "transactions",
+        _ => "operations",
+    }
 }
 
 /// Microseconds per operation or transaction: execution engine, authenticated structure, key-value

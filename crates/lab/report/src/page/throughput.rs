@@ -5,7 +5,7 @@ use super::{
     scale::AxisScale,
     sections::{VariantRace, WorkloadSection, rate, sustained, unit},
 };
-use crate::{BenchResult, ReferenceFigure, words::number};
+use crate::{BenchResult, ReferenceFigure, setting::ReferenceSetting, words::number};
 use maud::{Markup, html};
 
 /// The figure; `None` if no result has a rate.
@@ -43,12 +43,19 @@ pub(super) fn throughput(story: &WorkloadSection<'_>) -> Option<Markup> {
     }
     Some(html! {
         figure id={ (story.workload) "-throughput" } {
-            h3 { "Throughput" }
+            h3 {
+                @match story.workload {
+                    "provenance" => "Provenance queries, with their verification",
+                    _ => "Throughput",
+                }
+            }
             figcaption { "In " (unit) " a second; longer is better." }
             (key(&entries))
-            @for race in &story.races {
+            @for race in story.races.iter().filter(|race| race.has_rates()) {
                 (race.heading())
-                @for result in &race.results { (row(&scale, race, result)) }
+                @for result in race.results.iter().filter(|result| rate(result) > 0.0) {
+                    (row(&scale, race, result))
+                }
                 @for reference in theirs(story, race) { (their_row(&scale, race, reference)) }
             }
         }
@@ -84,8 +91,7 @@ fn their_row(scale: &AxisScale, race: &VariantRace<'_>, reference: &ReferenceFig
     let (system, source) = (&reference.system, &reference.source);
     let said = format!("{system}, {source}; {}: {}", reference.setting, number(reference.value));
     // The heading already has the size.
-    let known = |words: &&str| race.is_setting(words);
-    let words = reference.setting.split(", ").filter(|words| !known(words));
+    let words = reference.setting.split(", ").filter(|words| !race.is_known_count(words));
     let note: Vec<_> = source.split(", measured").take(1).chain(words).collect();
     BarRow {
         name: &reference.system,
@@ -106,7 +112,8 @@ fn theirs<'d>(story: &WorkloadSection<'d>, race: &VariantRace<'_>) -> Vec<&'d Re
     let fits = |reference: &&&ReferenceFigure| {
         race.of(&reference.system).is_some()
             && Some(reference.metric.as_str()) == unit
-            && race.is_setting(&reference.setting)
+            && ReferenceSetting::parse(&reference.setting)
+                .is_some_and(|setting| setting.is_sized() && race.holds(&setting))
     };
     story.references.iter().filter(fits).copied().collect()
 }

@@ -1,18 +1,29 @@
-//! `retrie bench paper`: runs a paper's experiments, scaled to fit this machine, beside the paper's
-//! own figures.
+//! `retrie bench paper`: runs a paper's experiments beside the values that the paper states, and
+//! reports them figure by figure.
 //!
-//! Each experiment is an ordinary `retrie bench` command ([`work`]), and its command line is
-//! printed ([`words`]), so that it can be run alone and varied.
+//! Each experiment is an ordinary `retrie bench` command: its line ([`words`]) is printed, and what
+//! runs is that line, parsed ([`work`]).
+//!
+//! ```text
+//!  figures --> experiments at a size --> plan, without what lacks data (plan)
+//!                                          |
+//!           for each repetition and experiment: fits? --> races --> JSON (run; continued by resume)
+//! ```
 
+mod plan;
+mod resume;
+mod run;
 mod words;
 mod work;
 
-use crate::output::{CommandOutput, ReportArgs, command_line, say};
-use eyre::{Context, bail, eyre};
-use retrie_bench::paper::{Paper, PaperExperiment, experiments, references};
-use retrie_report::BenchReport;
-use std::sync::atomic::{AtomicBool, Ordering};
-use work::ExperimentWork;
+use crate::output::{CommandOutput, ReportArgs, say};
+use plan::PaperPlan;
+use retrie_bench::paper::{FigureEntry, Paper, PlanPreset, PlanSize, figures, figures_named};
+use run::PaperSession;
+use std::sync::atomic::AtomicBool;
+
+/// Scale without `--scale` and `--preset`.
+const SCALE: f64 = 0.01;
 
 /// Arguments of `retrie bench paper`.
 #[derive(Clone, Debug, clap::Args)]
@@ -20,12 +31,24 @@ pub(crate) struct PaperArgs {
     /// The paper: lvmt, cole, lmpt, locality or bavl.
     #[arg(value_name = "PAPER")]
     paper: Paper,
-    /// Scale of state sizes and run lengths; 1 is the paper's own.
-    #[arg(long, value_name = "FACTOR", default_value_t = 0.01, value_parser = parse_scale)]
-    scale: f64,
-    /// Only the figures whose name contains this text (`Fig. 2a`, `4`).
-    #[arg(long, value_name = "TEXT")]
+    /// Sizes: `paper`, the paper's own; `laptop`, what a machine of 2 cores, 24 GiB and 50 GB of disk
+    /// does in a few hours; `smoke`, everything in minutes, without any data, to see that it runs.
+    #[arg(long, value_name = "PRESET", conflicts_with = "scale")]
+    preset: Option<PlanPreset>,
+    /// Scale of state sizes and run lengths; 1 is the paper's own [default: 0.01].
+    #[arg(long, value_name = "FACTOR", value_parser = parse_scale)]
+    scale: Option<f64>,
+    /// Only these figures and tables, by name, separated by commas: `Fig. 2a`, `2` for all parts of
+    /// Fig. 2, `Table I`. A figure without an experiment answers with the reason.
+    #[arg(long, value_name = "NAMES")]
     figure: Option<String>,
+    /// Run the whole plan this many times. The report has means with 95 % intervals (Student's t).
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeat: u32,
+    /// Continue a stopped run from its --json file: finished experiments are kept. The command must
+    /// be the same, on the same machine and version. Without the file the run begins.
+    #[arg(long, requires = "json")]
+    resume: bool,
     /// Print the commands without running them.
     #[arg(long)]
     dry_run: bool,
@@ -45,87 +68,43 @@ fn parse_scale(text: &str) -> Result<f64, String> {
 impl PaperArgs {
     /// Runs the command.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
-        let mut experiments = experiments(self.paper, self.scale);
-        if let Some(text) = &self.figure {
-            experiments.retain(|experiment| experiment.figure.contains(text.as_str()));
-            if experiments.is_empty() {
-                bail!("the paper `{}` has no experiment for --figure {text}", self.paper);
-            }
-        }
+        let figures = self.figures()?;
         // Invalid flags are found before the first run.
-        let plan: Vec<_> = experiments
-            .iter()
-            .map(|experiment| Ok((experiment, self.step(experiment)?)))
-            .collect::<eyre::Result<_>>()?;
+        let plan = PaperPlan::new(self.paper, self.size(), &figures, &self.flags)?;
+        if self.dry_run || plan.is_empty() {
+            let out = CommandOutput::open(&self.report)?;
+            print_reasons(&out, &figures)?;
+            return plan.print(&out);
+        }
+        // Before the output is opened, which may replace the file.
+        let run = PaperSession::begin(&self, plan)?;
         let out = CommandOutput::open(&self.report)?;
-        let mut report = BenchReport::new(command_line(), Vec::new());
-        report.references = references(self.paper);
-        report.notes.push(format!("{}, at {} of its size", self.paper.citation(), self.scale));
-        report.notes.extend(self.paper.remarks().iter().map(ToString::to_string));
-        say!(out, "{}\n{}", report.notes[0], report.machine);
-        let of = plan.len();
-        let mut ended = Ok(());
-        for (number, (experiment, step)) in (1..).zip(plan) {
-            if stop.load(Ordering::Relaxed) {
-                ended = Err(eyre!("stopped before {}", title(experiment)));
-            }
-            if ended.is_err() {
-                break;
-            }
-            say!(out, "\n[{number}/{of}] {}", title(experiment));
-            say!(out, "  retrie bench {}", step.words.join(" "));
-            if !experiment.note.is_empty() {
-                say!(out, "  {}", experiment.note);
-                let note = format!("{}: {}", title(experiment), experiment.note);
-                if !report.notes.contains(&note) {
-                    report.notes.push(note);
-                }
-            }
-            if self.dry_run {
-                continue;
-            }
-            // The results measured before an error are kept.
-            ended = step.work.measure(&out, stop).and_then(|mut measured| {
-                for result in &mut measured.results {
-                    result.params.insert("figure".into(), experiment.figure.into());
-                }
-                report.results.extend(measured.results);
-                let known = |note: &String| report.notes.contains(note);
-                measured.notes.retain(|note| !known(note));
-                report.notes.append(&mut measured.notes);
-                measured.ended
-            });
-            ended = ended.wrap_err_with(|| title(experiment));
-        }
-        report.complete = ended.is_ok();
-        if !self.dry_run {
-            out.report(&report)?;
-        }
-        ended
+        print_reasons(&out, &figures)?;
+        run.run(out, stop)
     }
 
-    /// The step for an experiment.
-    fn step(&self, experiment: &PaperExperiment) -> eyre::Result<ExperimentStep> {
-        let mut words = words::words(&experiment.setup);
-        // The extra flags are only for stores.
-        let flags = if experiment.backends.is_empty() { &[] } else { &self.flags[..] };
-        if !experiment.backends.is_empty() {
-            words.extend(["--backends".into(), experiment.backends.join(",")]);
-        }
-        let work = ExperimentWork::new(experiment, &words, flags);
-        words.extend_from_slice(flags);
-        let work = work.wrap_err_with(|| format!("retrie bench {}", words.join(" ")))?;
-        Ok(ExperimentStep { words, work })
+    fn size(&self) -> PlanSize {
+        let scale = PlanSize::Scale(self.scale.unwrap_or(SCALE));
+        self.preset.map_or(scale, PlanSize::Preset)
+    }
+
+    /// The figures that are asked for, or all that have experiments.
+    fn figures(&self) -> eyre::Result<Vec<&'static FigureEntry>> {
+        Ok(match &self.figure {
+            Some(names) => figures_named(self.paper, names)?,
+            None => {
+                figures(self.paper).iter().filter(|figure| figure.omission().is_none()).collect()
+            }
+        })
     }
 }
 
-/// An experiment's command, ready to run.
-struct ExperimentStep {
-    /// The words after `retrie bench`.
-    words: Vec<String>,
-    work: ExperimentWork,
-}
-
-fn title(experiment: &PaperExperiment) -> String {
-    format!("{}, {}", experiment.figure, experiment.title)
+/// Prints why figures have no experiment.
+fn print_reasons(out: &CommandOutput, figures: &[&FigureEntry]) -> eyre::Result<()> {
+    for figure in figures {
+        if let Some(reason) = figure.omission() {
+            say!(out, "{}: {}; not run: {reason}", figure.name, figure.caption);
+        }
+    }
+    Ok(())
 }

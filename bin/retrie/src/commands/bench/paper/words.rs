@@ -1,10 +1,12 @@
 //! The command lines that repeat experiments.
 
-use super::work::{bank_accounts, blocks_of};
 use retrie_bench::paper::{ExperimentSetup, KvMix};
 
+/// Transactions in each block, if the paper does not say.
+const TXS_PER_BLOCK: u64 = 500;
+
 /// The words after `retrie bench`.
-pub(super) fn words(setup: &ExperimentSetup) -> Vec<String> {
+pub(super) fn words(setup: &ExperimentSetup, backends: &[&str]) -> Vec<String> {
     let command = match setup {
         // The blocks that the papers replayed are not available; the corpus has others.
         ExperimentSetup::Replay { .. } => "state",
@@ -37,9 +39,11 @@ pub(super) fn words(setup: &ExperimentSetup) -> Vec<String> {
             skewed,
             cache_mb,
             merge_interval,
-            ..
+            own_contracts,
+            workload,
         } => {
-            let (blocks, a_block) = blocks_of(txs, txs_per_block);
+            let a_block = txs_per_block.unwrap_or(TXS_PER_BLOCK).min(txs);
+            let blocks = txs.div_ceil(a_block.max(1));
             flag("accounts", &accounts);
             flag("signers", &senders);
             flag("txs", &a_block);
@@ -55,11 +59,15 @@ pub(super) fn words(setup: &ExperimentSetup) -> Vec<String> {
             if let Some(blocks) = merge_interval {
                 flag("lmpt.merge-interval", &blocks);
             }
+            if own_contracts && workload != "transfers" {
+                flag("contracts", &"own");
+            }
         }
         ExperimentSetup::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs } => {
             flag("blocks", &blocks);
             flag("txs", &txs_per_block);
-            flag("accounts", &bank_accounts(blocks, txs_per_block));
+            // In the authors' program up to as many are named as there are transactions.
+            flag("accounts", &(blocks * txs_per_block));
             of_cole(&mut flag, cache_mb, memory_pairs);
             words.push("--fresh".into());
         }
@@ -87,20 +95,49 @@ pub(super) fn words(setup: &ExperimentSetup) -> Vec<String> {
                 flag("memory-limit", &format!("{limit}MB"));
             }
         }
-        ExperimentSetup::Provenance { states, blocks, txs_per_block, ranges, memory_pairs } => {
+        ExperimentSetup::Provenance {
+            states,
+            blocks,
+            txs_per_block,
+            ranges,
+            memory_pairs,
+            queries,
+        } => {
             flag("states", &states);
             flag("blocks", &blocks);
             flag("txs", &txs_per_block);
             flag("cole.memory-pairs", &memory_pairs);
             flag("range", &joined(ranges));
+            if let Some(queries) = queries {
+                flag("queries", &queries);
+            }
         }
-        ExperimentSetup::Locality { heights: (low, high), samples, rows } => {
+        ExperimentSetup::Locality {
+            heights: (low, high),
+            samples,
+            rows,
+            cold,
+            layouts,
+            tries,
+            media,
+            slot_bytes,
+        } => {
             flag("heights", &format!("{low}-{high}"));
             flag("samples", &samples);
             flag("rows", &rows);
-            if samples > 0 {
+            if !layouts.is_empty() {
+                flag("layouts", &layouts);
+            }
+            flag("tries", &tries);
+            flag("media", &media);
+            flag("slot-bytes", &slot_bytes);
+            if cold {
                 words.push("--cold".into());
             }
+        }
+        ExperimentSetup::Crypto { rounds, samples } => {
+            flag("rounds", &rounds);
+            flag("samples", &samples);
         }
         ExperimentSetup::Trees { elements, hash_every, shapes } => {
             flag("elements", &elements);
@@ -109,12 +146,18 @@ pub(super) fn words(setup: &ExperimentSetup) -> Vec<String> {
                 flag("shapes", &joined(shapes));
             }
         }
-        ExperimentSetup::Sync { elements, chunk, peers, byzantine } => {
+        ExperimentSetup::Sync { elements, chunk, peers, byzantine, seeds } => {
             flag("elements", &elements);
             flag("chunk", &chunk);
             flag("peers", &peers);
             flag("byzantine", &byzantine);
+            if let Some(seeds) = seeds {
+                flag("seeds", &seeds);
+            }
         }
+    }
+    if !backends.is_empty() {
+        words.extend(["--backends".into(), backends.join(",")]);
     }
     words
 }

@@ -37,6 +37,22 @@ pub(super) fn print_terms(
                 grouped(trace.padding().slots)
             );
         }
+        InitialKeys::Trace(trace) => {
+            let figures = trace.figures();
+            say!(
+                out,
+                "\nstate, trace: {}; {} blocks, {} keys read, {} written, {} of these removed, {} \
+                 different keys; forward on {} random accounts and {} slots",
+                trace.source(),
+                grouped(figures.blocks),
+                grouped(figures.reads),
+                grouped(figures.writes),
+                grouped(figures.deletes),
+                grouped(figures.keys),
+                grouped(trace.padding().accounts),
+                grouped(trace.padding().slots)
+            );
+        }
         keys => {
             let keys = match keys {
                 InitialKeys::Preloaded(keys) => format!("{} keys", grouped(*keys)),
@@ -49,8 +65,9 @@ pub(super) fn print_terms(
             say!(out, "\nstate, {keys} ({layout})");
         }
     }
+    let is_trace = matches!(workload.keys, InitialKeys::Real(_) | InitialKeys::Trace(_));
     let ops = match workload.reads {
-        _ if matches!(workload.keys, InitialKeys::Real(_)) => "keys read".into(),
+        _ if is_trace => "keys read".into(),
         0.0 => "pairs (a read, a write)".into(),
         part => {
             format!("operations ({:.0}% reads, else pairs of a read and a write)", part * 100.0)
@@ -60,9 +77,9 @@ pub(super) fn print_terms(
         KeyDistribution::Uniform => "",
         KeyDistribution::Zipf => " of keys by Zipf's law",
     };
-    let commit = match workload.keys {
-        InitialKeys::Real(_) => "a block a commit".into(),
-        _ => format!("{} a commit", grouped(workload.commit_every)),
+    let commit = match is_trace {
+        true => "a block a commit".into(),
+        false => format!("{} a commit", grouped(workload.commit_every)),
     };
     let (pairs, warmup) = (grouped(workload.pairs), grouped(workload.warmup));
     say!(

@@ -4,20 +4,20 @@ mod blocked;
 mod duplicated;
 mod naive;
 mod records;
+mod subtrees;
 mod third;
 
 use super::{
     LocalityError,
-    region::{Region, merge},
+    region::{Region, SlotContent, merge},
 };
 use std::{fmt, str::FromStr};
 
 pub(super) use duplicated::lower;
+pub use subtrees::{SubtreeLeaves, WrongSubtreeLeaves};
 
-/// Largest height of a tree. All slots of every layout then fit into 2^46 bytes.
+/// Largest height of a tree. All slots of every layout then fit into 2^47 bytes.
 pub const MAX_HEIGHT: u32 = 36;
-/// Levels that a record or block covers: log P for P = 32 (section 5.1.1).
-pub(super) const LEVELS: u32 = 5;
 
 /// How a tree is laid out in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,11 +31,11 @@ pub enum TreeLayout {
     DupTree,
     /// Like `DupTree`, recursively in each of the lower trees, down to single leaves (Fig. 4).
     DupTreePlus,
-    /// Layers of five levels. For each node at the bottom of a layer there is a record of the five
-    /// nodes on its path (Fig. 12 with P = 32, as in 5.1.1). The root is not in the file: it is the
-    /// digest that the verifier keeps.
+    /// Layers of log P levels. For each node at the bottom of a layer there is a record of the
+    /// nodes on its path within the layer (Fig. 12, with records as in 5.1.1). The root is not in
+    /// the file: it is the digest that the verifier keeps.
     DupTreePlusPlus,
-    /// The same layers without duplicates: a block holds all nodes of a subtree of 32 leaves and is
+    /// The same layers without duplicates: a block holds all nodes of a subtree of P leaves and is
     /// read and written as a whole. Not in the paper.
     Blocked,
 }
@@ -63,15 +63,14 @@ impl TreeLayout {
         }
     }
 
-    fn rules(self) -> &'static dyn LayoutRules {
-        match self {
-            Self::Naive => &naive::NaiveLayout,
-            Self::Third => &third::ThirdLayout,
-            Self::DupTree => &duplicated::DupTreeLayout::ONCE,
-            Self::DupTreePlus => &duplicated::DupTreeLayout::RECURSIVE,
-            Self::DupTreePlusPlus => &records::RecordLayout,
-            Self::Blocked => &blocked::BlockedLayout,
-        }
+    /// Whether the layout depends on P.
+    pub const fn has_subtrees(self) -> bool {
+        matches!(self, Self::DupTreePlusPlus | Self::Blocked)
+    }
+
+    /// Whether nodes may have several copies. Otherwise a write changes the slots that a read takes.
+    pub(super) const fn has_copies(self) -> bool {
+        matches!(self, Self::DupTree | Self::DupTreePlus | Self::DupTreePlusPlus)
     }
 }
 
@@ -148,6 +147,12 @@ trait LayoutRules: Sync {
         self.path(height, leaf, 0, &mut |_, slot| out.push(Region::slot(slot)));
     }
 
+    /// The slots that one row of a database holds: those of a record or block, or this slot alone.
+    fn unit(&self, height: u32, slot: u64) -> Region {
+        let _ = height;
+        Region::slot(slot)
+    }
+
     /// Calls `each` with all nodes of the tree above the 2^height leaves from `leaf` on, in slot
     /// order.
     fn nodes(&self, height: u32, leaf: u64, each: SlotVisitor<'_>) -> Result<(), LocalityError>;
@@ -155,31 +160,74 @@ trait LayoutRules: Sync {
 
 /// A dense tree in a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DenseTree {
+pub struct DenseTree {
     layout: TreeLayout,
     height: u32,
+    subtree: SubtreeLeaves,
+    content: SlotContent,
 }
 
 impl DenseTree {
-    /// A tree of 2^`height` leaves.
+    /// A tree of 2^`height` leaves, with P = 32 and slots of one hash.
     ///
     /// # Errors
-    /// If `height` exceeds [`MAX_HEIGHT`].
-    pub(crate) const fn new(layout: TreeLayout, height: u32) -> Result<Self, LocalityError> {
+    /// [`LocalityError::Height`] if `height` exceeds [`MAX_HEIGHT`].
+    pub const fn new(layout: TreeLayout, height: u32) -> Result<Self, LocalityError> {
         if height > MAX_HEIGHT {
             return Err(LocalityError::Height { height, most: MAX_HEIGHT });
         }
-        Ok(Self { layout, height })
+        let (subtree, content) = (SubtreeLeaves::DEFAULT, SlotContent::NodeHash);
+        Ok(Self { layout, height, subtree, content })
+    }
+
+    /// The same tree with this P, which only [some layouts](TreeLayout::has_subtrees) have.
+    #[must_use]
+    pub const fn with_subtrees(self, subtree: SubtreeLeaves) -> Self {
+        Self { subtree, ..self }
+    }
+
+    /// The same tree with slots of this content.
+    #[must_use]
+    pub const fn with_slots(self, content: SlotContent) -> Self {
+        Self { content, ..self }
     }
 
     /// Its layout.
-    pub(crate) const fn layout(self) -> TreeLayout {
+    pub const fn layout(self) -> TreeLayout {
         self.layout
     }
 
     /// Its height.
-    pub(crate) const fn height(self) -> u32 {
+    pub const fn height(self) -> u32 {
         self.height
+    }
+
+    /// P, if its layout has subtrees.
+    pub fn subtree(self) -> Option<SubtreeLeaves> {
+        self.layout.has_subtrees().then_some(self.subtree)
+    }
+
+    /// The content of its slots.
+    pub const fn content(self) -> SlotContent {
+        self.content
+    }
+
+    /// Name of layout and P: `third`, `blocked:p=32`.
+    pub fn name(self) -> String {
+        match self.subtree() {
+            Some(subtree) => format!("{}:p={subtree}", self.layout),
+            None => self.layout.to_string(),
+        }
+    }
+
+    /// Length of its file in bytes.
+    pub fn bytes(self) -> u64 {
+        self.slots() * self.content.bytes()
+    }
+
+    /// log2 P.
+    pub(super) const fn levels(self) -> u32 {
+        self.subtree.levels()
     }
 
     /// Number of leaves.
@@ -189,7 +237,7 @@ impl DenseTree {
 
     /// Length of the file in slots.
     pub(crate) fn slots(self) -> u64 {
-        self.layout.rules().slots(self.height)
+        self.rules().slots(self.height)
     }
 
     /// Calls `each` with the nodes on the path of `leaf` and the slots from which a read takes
@@ -197,7 +245,7 @@ impl DenseTree {
     /// which does not store the root.
     pub(crate) fn path(self, leaf: u64, mut each: impl FnMut(NodePlace)) {
         let leaf = self.within(leaf);
-        self.layout.rules().path(self.height, leaf, 0, &mut |height, slot| {
+        self.rules().path(self.height, leaf, 0, &mut |height, slot| {
             each(NodePlace { node: LayoutNode::above(leaf, height), slot });
         });
     }
@@ -205,7 +253,7 @@ impl DenseTree {
     /// Sets `out` to the regions that a read of `leaf` takes: maximal regions in rising order.
     pub(crate) fn read(self, leaf: u64, out: &mut Vec<Region>) {
         out.clear();
-        self.layout.rules().read(self.height, self.within(leaf), out);
+        self.rules().read(self.height, self.within(leaf), out);
         merge(out);
     }
 
@@ -213,8 +261,13 @@ impl DenseTree {
     /// nodes: maximal regions in rising order.
     pub(crate) fn write(self, leaf: u64, out: &mut Vec<Region>) {
         out.clear();
-        self.layout.rules().write(self.height, self.within(leaf), 0, out);
+        self.rules().write(self.height, self.within(leaf), 0, out);
         merge(out);
+    }
+
+    /// The slots of the database row that `slot` belongs to.
+    pub(super) fn unit(self, slot: u64) -> Region {
+        self.rules().unit(self.height, slot)
     }
 
     /// Calls `each` with the node of each slot, in slot order; `None` for an empty slot.
@@ -225,7 +278,18 @@ impl DenseTree {
         self,
         mut each: impl FnMut(Option<LayoutNode>) -> Result<(), LocalityError>,
     ) -> Result<(), LocalityError> {
-        self.layout.rules().nodes(self.height, 0, &mut each)
+        self.rules().nodes(self.height, 0, &mut each)
+    }
+
+    fn rules(self) -> &'static dyn LayoutRules {
+        match self.layout {
+            TreeLayout::Naive => &naive::NaiveLayout,
+            TreeLayout::Third => &third::ThirdLayout,
+            TreeLayout::DupTree => &duplicated::DupTreeLayout::ONCE,
+            TreeLayout::DupTreePlus => &duplicated::DupTreeLayout::RECURSIVE,
+            TreeLayout::DupTreePlusPlus => &records::RECORDS[self.subtree.index()],
+            TreeLayout::Blocked => &blocked::BLOCKS[self.subtree.index()],
+        }
     }
 
     /// Wraps a leaf number around.
@@ -234,16 +298,15 @@ impl DenseTree {
     }
 }
 
+impl fmt::Display for DenseTree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of height {}", self.name(), self.height)
+    }
+}
+
 /// Number of nodes of a full tree of `height`.
 const fn perfect(height: u32) -> u64 {
     (2 << height) - 1
-}
-
-/// The layers of [`LEVELS`] levels, from the top: the height of the lowest level of each, and the
-/// height above its highest level. The topmost layer has the remaining levels.
-fn layers(height: u32) -> impl Iterator<Item = (u32, u32)> {
-    let count = height.div_ceil(LEVELS);
-    (0..count).rev().map(move |layer| (layer * LEVELS, ((layer + 1) * LEVELS).min(height)))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::{duplicated::lower, *};
 use crate::locality::{
-    count::{AccessCounts, LeafTally},
+    count::{LeafTally, TreeCounts, count},
     theory::ExpectedCounts,
 };
 use std::collections::{BTreeSet, HashMap};
@@ -10,9 +10,14 @@ use std::collections::{BTreeSet, HashMap};
 /// Up to three layers of blocks and records, and three steps of DupTree+.
 const HEIGHTS: std::ops::RangeInclusive<u32> = 0..=12;
 
+/// All layouts, those with subtrees also with P = 2 and 8.
 fn trees() -> impl Iterator<Item = DenseTree> {
     let of = |layout| HEIGHTS.map(move |height| DenseTree::new(layout, height).unwrap());
-    TreeLayout::ALL.into_iter().flat_map(of)
+    let small = ["2", "8"].map(|p| p.parse().unwrap());
+    TreeLayout::ALL.into_iter().flat_map(of).flat_map(move |tree| {
+        let small = small.into_iter().filter(move |_| tree.layout().has_subtrees());
+        std::iter::once(tree).chain(small.map(move |p| tree.with_subtrees(p)))
+    })
 }
 
 /// The node in each slot.
@@ -58,7 +63,7 @@ fn copies(tree: DenseTree, node: LayoutNode) -> u64 {
             steps.into_iter().find(|below| node.height > *below).map_or(1, above)
         }
         TreeLayout::DupTreePlusPlus if node.height == height => 0,
-        TreeLayout::DupTreePlusPlus => above(node.height / LEVELS * LEVELS),
+        TreeLayout::DupTreePlusPlus => above(node.height / tree.levels() * tree.levels()),
     }
 }
 
@@ -76,6 +81,9 @@ fn every_node_stands_in_as_many_slots_as_it_should() {
             }
         }
         assert_eq!(found.len(), 0, "{tree:?} has nodes that are none of the tree");
+        let nodes = permutation.iter().flatten();
+        let most = nodes.map(|node| copies(tree, *node)).max().unwrap_or(0);
+        assert_eq!(most, ExpectedCounts::of(tree).copies, "{tree:?}");
         let may_have_gaps = tree.layout() == TreeLayout::Blocked;
         assert!(may_have_gaps || permutation.iter().all(Option::is_some), "{tree:?}");
     }
@@ -174,6 +182,20 @@ fn theory_is_that_of_the_paper_in_words() {
         assert_eq!(theory(TreeLayout::Naive).max, u64::from(height) + 1);
         assert_eq!(mean(TreeLayout::DupTreePlusPlus), (h / 5.0).ceil());
         assert_eq!(mean(TreeLayout::Blocked), (h / 5.0).ceil().max(1.0));
+        for subtree in SubtreeLeaves::all() {
+            let tree = |layout| DenseTree::new(layout, height).unwrap().with_subtrees(subtree);
+            let records = ExpectedCounts::of(tree(TreeLayout::DupTreePlusPlus));
+            let layers = (h / (subtree.count() as f64).log2()).ceil();
+            assert_eq!(records.read_regions.total as f64, layers * n, "P = {subtree}");
+            // Theorem 3.9, with K = P / 2: a layer has log K + 1 levels, and the bound has 2 log K + 4.
+            let least = records.least_mean_regions(tree(TreeLayout::DupTreePlusPlus)).unwrap();
+            assert!(
+                layers >= least && (height < 2 || layers <= 6.0 * least + 1.0),
+                "P = {subtree}"
+            );
+            let blocks = ExpectedCounts::of(tree(TreeLayout::Blocked)).read_regions;
+            assert_eq!(blocks.total as f64, layers.max(1.0) * n, "P = {subtree}");
+        }
         let log_star = std::iter::successors(Some(height), |height| lower(*height)).count() - 1;
         assert_eq!(theory(TreeLayout::DupTreePlus).max, (log_star as u64).max(1));
     }
@@ -218,34 +240,58 @@ fn nothing_without_duplicates_is_better_than_third() {
 fn counts_meet_theory_and_a_wrong_one_is_an_error() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     for tree in trees() {
-        let counts = crate::locality::count::count(tree, &stop).unwrap();
+        let counts = count(tree, &stop).unwrap();
         assert!(counts.read.all && counts.read.leaves == tree.leaves(), "{tree:?}");
         // A region has one page at least.
         assert!(counts.read.slots.total >= counts.read.regions.total);
-        let wrong = AccessCounts {
-            regions: LeafTally { total: counts.read.regions.total + 1, ..counts.read.regions },
-            ..counts.read
-        };
-        let error =
-            ExpectedCounts::of(tree).check(tree, &wrong, &counts.write).unwrap_err().to_string();
-        assert!(error.contains(tree.layout().name()) && error.contains("regions"), "{error}");
-        let mut wrong = counts.write;
-        wrong.slots.max += 1;
-        assert!(ExpectedCounts::of(tree).check(tree, &counts.read, &wrong).is_err());
+        let theory = ExpectedCounts::of(tree);
+        let mut wrong = counts;
+        wrong.read.regions.total += 1;
+        let error = theory.check(tree, &wrong).unwrap_err().to_string();
+        assert!(error.contains(&tree.name()) && error.contains("regions"), "{error}");
+        let mut wrong = counts;
+        wrong.write.slots.max += 1;
+        assert!(theory.check(tree, &wrong).is_err());
+        let wrong = TreeCounts { copies: counts.copies + 1, ..counts };
+        assert!(theory.check(tree, &wrong).unwrap_err().to_string().contains("copies"));
     }
+    // A layout with these counts, and without the copies that they need, would refute Theorem 3.9.
+    let tree = DenseTree::new(TreeLayout::DupTreePlus, 12).unwrap();
+    let counts = count(tree, &stop).unwrap();
+    let refuted = ExpectedCounts { copies: 1, ..ExpectedCounts::of(tree) };
+    let error = refuted.check(tree, &TreeCounts { copies: 1, ..counts }).unwrap_err().to_string();
+    assert!(error.contains("4.777") && error.contains("at least"), "{error}");
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     let tree = DenseTree::new(TreeLayout::Naive, 4).unwrap();
-    let stopped = crate::locality::count::count(tree, &stop);
-    assert!(matches!(stopped, Err(LocalityError::Stopped)));
+    assert!(matches!(count(tree, &stop), Err(LocalityError::Stopped)));
+}
+
+#[test]
+fn rows_cover_all_slots_and_do_not_overlap() {
+    for tree in trees() {
+        let mut next = 0;
+        while next < tree.slots() {
+            let unit = tree.unit(next);
+            assert_eq!(unit.start, next, "{tree:?}");
+            assert!((unit.start..unit.end).all(|slot| tree.unit(slot) == unit), "{tree:?}");
+            next = unit.end;
+        }
+        assert_eq!(next, tree.slots(), "{tree:?}");
+    }
 }
 
 #[test]
 fn names_lead_back_and_trees_have_an_end() {
     for layout in TreeLayout::ALL {
         assert_eq!(layout.name().parse(), Ok(layout));
-        assert!(DenseTree::new(layout, MAX_HEIGHT).unwrap().slots() < 1 << 41);
+        let highest = DenseTree::new(layout, MAX_HEIGHT).unwrap();
+        assert!(SubtreeLeaves::all().all(|p| highest.with_subtrees(p).slots() < 1 << 41));
         assert!(DenseTree::new(layout, MAX_HEIGHT + 1).is_err());
     }
+    for wrong in ["1", "6", "8192", "-2", "many"] {
+        assert!(wrong.parse::<SubtreeLeaves>().is_err(), "{wrong}");
+    }
+    assert_eq!("32".parse(), Ok(SubtreeLeaves::DEFAULT));
     let error = "textbook".parse::<TreeLayout>().unwrap_err().to_string();
     assert!(TreeLayout::ALL.iter().all(|layout| error.contains(layout.name())), "{error}");
 }

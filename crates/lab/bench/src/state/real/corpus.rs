@@ -2,7 +2,8 @@
 
 use super::{
     diffs::BlockDiff,
-    trace::{AccessTrace, TraceBuilder},
+    model::{AccessModel, BlockAccesses},
+    trace::AccessTrace,
 };
 use flate2::read::MultiGzDecoder;
 use retrie_pipeline::{
@@ -95,32 +96,37 @@ impl BlockCorpus {
         padding: StatePadding,
         stop: &AtomicBool,
     ) -> Result<AccessTrace, TraceError> {
-        let mut trace = TraceBuilder::default();
-        for file in self.files()?.into_values() {
-            if stop.load(Ordering::Relaxed) {
-                return Err(TraceError::Stopped);
-            }
-            match file {
-                CorpusFile::Diff(path) => read_diff(&path)?.push(&mut trace),
-                CorpusFile::Bundle(path) => {
-                    let bundle =
-                        Bundle::load(&path).map_err(|e| TraceError::Source(Box::new(e)))?;
-                    let effects = bundle_effects(&bundle, options)
-                        .map_err(|e| TraceError::Execution(Box::new(e)))?;
-                    trace.add_codes(bundle.codes());
-                    trace.add_codes(effects.delta.codes().clone());
-                    let changes = effects.delta.changes().iter();
-                    let writes = changes.map(|change| (change.key, change.next.clone())).collect();
-                    trace.push(effects.pre, writes);
-                }
-            }
-        }
-        let trace = trace.build(padding);
+        let mut blocks = Vec::new();
+        self.visit(options, stop, &mut |block| {
+            blocks.push(block);
+            Ok::<(), TraceError>(())
+        })?;
+        let trace = AccessTrace::new(blocks, padding);
         if trace.figures().blocks == 0 {
             let (folder, missing) = (self.folder.clone(), "block that touches the state");
             return Err(TraceError::NoData { folder, missing });
         }
         Ok(trace)
+    }
+
+    /// Calls `visit` with all blocks in the order of their numbers; bundles are executed.
+    pub(in crate::state) fn visit<E: From<TraceError>>(
+        &self,
+        options: &BundleReplayOptions<'_>,
+        stop: &AtomicBool,
+        visit: &mut dyn FnMut(BlockAccesses) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut model = AccessModel::default();
+        for (number, file) in self.files()? {
+            if stop.load(Ordering::Relaxed) {
+                return Err(TraceError::Stopped.into());
+            }
+            visit(match file {
+                CorpusFile::Diff(path) => read_diff(&path)?.accesses(&mut model),
+                CorpusFile::Bundle(path) => execute(number, &path, options, &mut model)?,
+            })?;
+        }
+        Ok(())
     }
 
     /// The bundles with a plain pre-state, in the order of their numbers.
@@ -161,6 +167,23 @@ impl BlockCorpus {
         }
         Ok(files)
     }
+}
+
+/// The accesses of a bundle's block.
+fn execute(
+    number: u64,
+    file: &SourceLocation,
+    options: &BundleReplayOptions<'_>,
+    model: &mut AccessModel,
+) -> Result<BlockAccesses, TraceError> {
+    let bundle = Bundle::load(file).map_err(|e| TraceError::Source(Box::new(e)))?;
+    let effects =
+        bundle_effects(&bundle, options).map_err(|e| TraceError::Execution(Box::new(e)))?;
+    let mut codes = bundle.codes();
+    codes.extend(effects.delta.codes().clone());
+    let changes = effects.delta.changes().iter();
+    let writes = changes.map(|change| (change.key, change.next.clone())).collect();
+    Ok(BlockAccesses { number, touches: model.push(effects.pre, writes), codes })
 }
 
 fn read_diff(file: &Path) -> Result<BlockDiff, TraceError> {

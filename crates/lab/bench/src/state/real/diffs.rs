@@ -1,16 +1,16 @@
 //! State diffs of blocks (`diffs/NUMBER.json.gz`): the keys that a block has changed, with the
 //! values before and after.
 
-use super::trace::TraceBuilder;
+use super::model::{AccessModel, BlockAccesses};
 use alloy_primitives::{Address, Bytes, U256, keccak256};
 use retrie_state::{Account, StateKey, StateValue, encode_slot};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The used fields of a file: maps of `[old, new]`.
-#[derive(Debug, Deserialize)]
-pub(super) struct BlockDiff {
-    pub(super) number: u64,
+#[derive(Debug, Default, Deserialize)]
+pub(in crate::state) struct BlockDiff {
+    pub(in crate::state) number: u64,
     storage: BTreeMap<Address, BTreeMap<U256, (U256, U256)>>,
     balances: BTreeMap<Address, (U256, U256)>,
     nonces: BTreeMap<Address, (u64, u64)>,
@@ -18,10 +18,42 @@ pub(super) struct BlockDiff {
 }
 
 impl BlockDiff {
-    /// Adds the block to a trace. Fields of an account that the file does not have are taken from
+    /// A block without changes.
+    pub(in crate::state) fn new(number: u64) -> Self {
+        Self { number, ..Self::default() }
+    }
+
+    /// Adds a change of a balance. Of several changes in a block the first old and the last new value
+    /// count; so also below.
+    pub(in crate::state) fn add_balance(&mut self, address: Address, old: U256, new: U256) {
+        self.balances.entry(address).or_insert((old, new)).1 = new;
+    }
+
+    /// Adds a change of a nonce.
+    pub(in crate::state) fn add_nonce(&mut self, address: Address, old: u64, new: u64) {
+        self.nonces.entry(address).or_insert((old, new)).1 = new;
+    }
+
+    /// Adds a change of a code.
+    pub(in crate::state) fn add_code(&mut self, address: Address, old: Bytes, new: Bytes) {
+        self.codes.entry(address).or_insert_with(|| (old, Bytes::new())).1 = new;
+    }
+
+    /// Adds a change of a slot.
+    pub(in crate::state) fn add_slot(
+        &mut self,
+        address: Address,
+        slot: U256,
+        old: U256,
+        new: U256,
+    ) {
+        self.storage.entry(address).or_default().entry(slot).or_insert((old, new)).1 = new;
+    }
+
+    /// The accesses of the block. Fields of an account that the diff does not have are taken from
     /// earlier blocks. If these do not have them either, a contract has nonce 1 and its address as
     /// code.
-    pub(super) fn push(&self, trace: &mut TraceBuilder) {
+    pub(in crate::state) fn accesses(&self, model: &mut AccessModel) -> BlockAccesses {
         let mut pre = BTreeMap::new();
         let mut writes = BTreeMap::new();
         let changed: BTreeSet<&Address> = (self.storage.keys())
@@ -30,11 +62,11 @@ impl BlockDiff {
             .chain(self.codes.keys())
             .collect();
         let codes = self.codes.values().flat_map(|(old, new)| [old, new]);
-        trace.add_codes(codes.map(|code| (keccak256(code), code.clone())));
+        let mut codes: BTreeMap<_, _> = codes.map(|code| (keccak256(code), code.clone())).collect();
         for address in changed {
-            trace.add_codes([(keccak256(address), Bytes::copy_from_slice(address.as_slice()))]);
+            codes.insert(keccak256(address), Bytes::copy_from_slice(address.as_slice()));
             let key = StateKey::Account(*address);
-            let known = trace.get(&key);
+            let known = model.get(&key);
             let before = known.unwrap_or_else(|| self.first_seen(address).map(|a| a.encode()));
             let after = self.after(address, before.as_ref());
             pre.insert(key, before.clone());
@@ -49,7 +81,7 @@ impl BlockDiff {
                 writes.insert(key, encode_slot(*new));
             }
         }
-        trace.push(pre, writes);
+        BlockAccesses { number: self.number, touches: model.push(pre, writes), codes }
     }
 
     /// The account before the block, as far as the diff contains it; `None` if the diff does not

@@ -14,9 +14,12 @@
 
 mod corpus;
 mod diffs;
+mod model;
 #[cfg(test)]
 mod tests;
 mod trace;
 
 pub use corpus::{BlockCorpus, TraceError};
+pub(super) use diffs::BlockDiff;
+pub(super) use model::{AccessModel, BlockAccesses, KeyTouch};
 pub use trace::{AccessTrace, TraceFigures};

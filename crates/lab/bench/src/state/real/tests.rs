@@ -1,6 +1,9 @@
 //! Traces of artificial blocks. Traces of real blocks are raced in `tests/it/race.rs`.
 
-use super::trace::{AccessTrace, TraceBuilder};
+use super::{
+    model::{AccessModel, BlockAccesses},
+    trace::AccessTrace,
+};
 use crate::state::{CommitBlock, KeyOp, ReadDigest};
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_pipeline::replay::StatePadding;
@@ -26,11 +29,12 @@ fn holder(nonce: u64) -> Option<StateValue> {
 type KeyValues = Vec<(StateKey, Option<StateValue>)>;
 
 fn trace(blocks: Vec<(KeyValues, KeyValues)>) -> AccessTrace {
-    let mut builder = TraceBuilder::default();
-    for (pre, writes) in blocks {
-        builder.push(pre.into_iter().collect(), writes.into_iter().collect());
-    }
-    builder.build(StatePadding::default())
+    let mut model = AccessModel::default();
+    let block = |(pre, writes): (KeyValues, KeyValues)| BlockAccesses {
+        touches: model.push(pre.into_iter().collect(), writes.into_iter().collect()),
+        ..BlockAccesses::default()
+    };
+    AccessTrace::new(blocks.into_iter().map(block).collect(), StatePadding::default())
 }
 
 /// Runs `blocks` of a trace on its state, and checks the values that each block reads.

@@ -1,9 +1,10 @@
 //! The trace: blocks of keys read and written, and their state.
 
+use super::model::{BlockAccesses, KeyTouch};
 use crate::state::block::{CommitBlock, KeyOp, ReadDigest};
 use alloy_primitives::{B256, Bytes, Keccak256};
 use retrie_pipeline::replay::{StatePadding, settle_code};
-use retrie_state::{Account, StateKey, StateValue};
+use retrie_state::{StateKey, StateValue};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -15,7 +16,8 @@ pub struct AccessTrace {
     /// In key order.
     base: Vec<(StateKey, StateValue)>,
     padding: StatePadding,
-    blocks: Vec<TraceBlock>,
+    /// The keys of each block, in order.
+    blocks: Vec<Vec<KeyTouch>>,
     codes: BTreeMap<B256, Bytes>,
 }
 
@@ -32,20 +34,6 @@ pub struct TraceFigures {
     pub deletes: u64,
     /// Number of distinct keys.
     pub keys: u64,
-}
-
-/// One block, its keys in order.
-#[derive(Clone, Debug)]
-struct TraceBlock {
-    touches: Vec<KeyTouch>,
-}
-
-/// A key that a block reads, and its values before and after the block.
-#[derive(Clone, Debug)]
-struct KeyTouch {
-    key: StateKey,
-    before: Option<StateValue>,
-    after: Option<StateValue>,
 }
 
 impl KeyTouch {
@@ -66,9 +54,35 @@ impl fmt::Debug for AccessTrace {
 }
 
 impl AccessTrace {
+    /// The trace of blocks in order, on a padded state. Blocks without keys are left out.
+    pub(super) fn new(blocks: Vec<BlockAccesses>, padding: StatePadding) -> Self {
+        let mut codes = BTreeMap::new();
+        let mut of_blocks = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            codes.extend(block.codes);
+            if !block.touches.is_empty() {
+                of_blocks.push(block.touches);
+            }
+        }
+        let mut settle = |key: &StateKey, value: &mut StateValue| match key {
+            StateKey::Account(_) => settle_code(value, &mut codes),
+            StateKey::Slot(..) => {}
+        };
+        for KeyTouch { key, before, after } in of_blocks.iter_mut().flatten() {
+            before.iter_mut().chain(after).for_each(|value| settle(key, value));
+        }
+        // The first block that touches a key meets its first value.
+        let mut first = BTreeMap::new();
+        for touch in of_blocks.iter().flatten() {
+            first.entry(touch.key).or_insert_with(|| touch.before.clone());
+        }
+        let base = first.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+        Self { base, padding, blocks: of_blocks, codes }
+    }
+
     /// The size of the trace, in the forward direction.
     pub fn figures(&self) -> TraceFigures {
-        let touches = || self.blocks.iter().flat_map(|block| &block.touches);
+        let touches = || self.blocks.iter().flatten();
         let writes = || touches().filter(|touch| touch.before != touch.after);
         TraceFigures {
             blocks: self.blocks.len() as u64,
@@ -113,7 +127,7 @@ impl AccessTrace {
 
     /// Keys that always have a value, in order.
     pub(crate) fn lasting_keys(&self) -> Vec<StateKey> {
-        let touches = self.blocks.iter().flat_map(|block| &block.touches);
+        let touches = self.blocks.iter().flatten();
         let gone = touches.filter(|touch| touch.before.is_none() || touch.after.is_none());
         let gone: BTreeSet<_> = gone.map(|touch| touch.key).collect();
         self.base.iter().map(|(key, _)| *key).filter(|key| !gone.contains(key)).collect()
@@ -138,7 +152,7 @@ impl AccessTrace {
         let place = number % len;
         let back = number / len % 2 == 1;
         let place = if back { len - 1 - place } else { place };
-        (&self.blocks[place as usize].touches, back)
+        (&self.blocks[place as usize], back)
     }
 
     /// Number of blocks from the `first`th on that together read at least `accesses` keys.
@@ -161,132 +175,4 @@ fn read(touches: &[KeyTouch], back: bool) -> ReadDigest {
         reads.note(value.as_ref().map(|value| &value[..]));
     }
     reads
-}
-
-/// Builds a trace from blocks in order.
-#[derive(Debug, Default)]
-pub(super) struct TraceBuilder {
-    /// The first observed value of each key.
-    base: BTreeMap<StateKey, Option<StateValue>>,
-    /// The state after the blocks so far.
-    now: BTreeMap<StateKey, StateValue>,
-    /// Accounts that a block has removed.
-    removed: BTreeSet<StateKey>,
-    blocks: Vec<TraceBlock>,
-    codes: BTreeMap<B256, Bytes>,
-}
-
-impl TraceBuilder {
-    /// The value of a key after the blocks so far; `None` if no block has accessed it.
-    pub(super) fn get(&self, key: &StateKey) -> Option<Option<StateValue>> {
-        self.base.contains_key(key).then(|| self.now.get(key).cloned())
-    }
-
-    /// Adds codes that accounts may have.
-    pub(super) fn add_codes(&mut self, codes: impl IntoIterator<Item = (B256, Bytes)>) {
-        self.codes.extend(codes);
-    }
-
-    /// Adds a block with the values `pre` before it, and `writes`.
-    pub(super) fn push(
-        &mut self,
-        pre: BTreeMap<StateKey, Option<StateValue>>,
-        mut writes: BTreeMap<StateKey, Option<StateValue>>,
-    ) {
-        // Accounts come before slots.
-        for (key, value) in &pre {
-            self.see(*key, value.clone());
-        }
-        for key in writes.keys() {
-            self.see(*key, None);
-        }
-        self.reconcile_accounts(&pre, &mut writes);
-        let mut keys: BTreeSet<_> = pre.into_keys().collect();
-        keys.extend(writes.keys());
-        let touches = keys.into_iter().map(|key| {
-            let before = self.now.get(&key).cloned();
-            let after = writes.remove(&key).unwrap_or_else(|| before.clone());
-            match &after {
-                Some(value) => self.now.insert(key, value.clone()),
-                None => self.now.remove(&key),
-            };
-            KeyTouch { key, before, after }
-        });
-        let touches: Vec<_> = touches.collect();
-        let gone = touches.iter().filter(|touch| touch.before.is_some() && touch.after.is_none());
-        self.removed.extend(gone.map(|touch| touch.key));
-        if !touches.is_empty() {
-            self.blocks.push(TraceBlock { touches });
-        }
-    }
-
-    /// Records the first value of a key. A slot exists only if its account existed at that time and
-    /// was not removed before.
-    fn see(&mut self, key: StateKey, value: Option<StateValue>) {
-        if self.base.contains_key(&key) {
-            return;
-        }
-        let value = value.filter(|_| match key {
-            StateKey::Account(_) => true,
-            StateKey::Slot(address, _) => {
-                let account = StateKey::Account(address);
-                let was_there = self.base.get(&account).is_some_and(Option::is_some);
-                was_there && !self.removed.contains(&account)
-            }
-        });
-        if let Some(value) = &value {
-            self.now.insert(key, value.clone());
-        }
-        self.base.insert(key, value);
-    }
-
-    /// Keeps slots and accounts consistent: removing an account removes its slots. An account that
-    /// was created in a gap between two blocks is created when one of its slots is first written.
-    fn reconcile_accounts(
-        &self,
-        pre: &BTreeMap<StateKey, Option<StateValue>>,
-        writes: &mut BTreeMap<StateKey, Option<StateValue>>,
-    ) {
-        let written: Vec<_> = writes.iter().map(|(key, value)| (*key, value.is_some())).collect();
-        for (key, is_set) in written {
-            let account = StateKey::Account(*key.address());
-            match (key, is_set) {
-                (StateKey::Account(address), false) => {
-                    let all = StateKey::Slot(address, B256::ZERO)
-                        ..=StateKey::Slot(address, B256::repeat_byte(0xff));
-                    for (slot, _) in self.now.range(all) {
-                        writes.insert(*slot, None);
-                    }
-                    writes.retain(|slot, value| {
-                        slot.address() != &address || *slot == account || value.is_none()
-                    });
-                }
-                (StateKey::Slot(..), true)
-                    if !writes.contains_key(&account) && !self.now.contains_key(&account) =>
-                {
-                    let known = pre.get(&account).cloned().flatten();
-                    let unknown = || Account { nonce: 1, ..Account::default() }.encode();
-                    writes.insert(account, Some(known.unwrap_or_else(unknown)));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// The trace, with a padded state.
-    pub(super) fn build(self, padding: StatePadding) -> AccessTrace {
-        let mut codes = self.codes;
-        let mut settle = |key: &StateKey, value: &mut StateValue| match key {
-            StateKey::Account(_) => settle_code(value, &mut codes),
-            StateKey::Slot(..) => {}
-        };
-        let entry = |(key, value): (StateKey, Option<StateValue>)| Some((key, value?));
-        let mut base: Vec<_> = self.base.into_iter().filter_map(entry).collect();
-        base.iter_mut().for_each(|(key, value)| settle(key, value));
-        let mut blocks = self.blocks;
-        for KeyTouch { key, before, after } in blocks.iter_mut().flat_map(|of| &mut of.touches) {
-            before.iter_mut().chain(after).for_each(|value| settle(key, value));
-        }
-        AccessTrace { base, padding, blocks, codes }
-    }
 }

@@ -5,8 +5,13 @@
 //! Updates work as in `storage-bavl`: leaves are replaced by other leaves, and the resulting
 //! subtrees of two children are joined.
 
+mod rebuild;
+
+pub(super) use rebuild::MovableLeaf;
+
 use super::hash::HashBatch;
 use alloy_primitives::B256;
+use std::fmt::Debug;
 
 /// Index of a node, or of a leaf.
 pub(super) type NodeId = u32;
@@ -16,11 +21,30 @@ const AT_ONCE: usize = 64;
 
 /// A leaf of the tree.
 pub(super) trait AvlLeaf: Sized {
+    /// What all leaves share: their values, or memory for the computation of hashes.
+    type SharedData: Debug + Default;
+
     /// Its smallest key.
     fn first(&self) -> u32;
 
-    /// Appends the hashes of the leaves with indexes `which`, in this order.
-    fn hash_all(leaves: &mut [Self], which: &[NodeId], hashes: &mut Vec<B256>);
+    /// Appends the hashes of the leaves with indexes `which`, in this order. `batch` is empty.
+    fn hash_all(
+        leaves: &mut [Self],
+        shared: &mut Self::SharedData,
+        which: &[NodeId],
+        batch: &mut HashBatch,
+        hashes: &mut Vec<B256>,
+    );
+}
+
+/// Memory for the computation of hashes, used again for each root.
+#[derive(Debug, Default)]
+pub(super) struct HashBuffers {
+    /// Changed nodes by height.
+    stale: Vec<Vec<NodeId>>,
+    which: Vec<NodeId>,
+    hashes: Vec<B256>,
+    batch: HashBatch,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,21 +88,42 @@ pub(super) enum LeafInsert<L> {
 }
 
 #[derive(Debug)]
-pub(super) struct AvlTree<L> {
+pub(super) struct AvlTree<L: AvlLeaf> {
     nodes: Vec<AvlNode>,
     leaves: Vec<L>,
+    shared: L::SharedData,
     free: Vec<NodeId>,
     top: Option<NodeId>,
 }
 
 impl<L: AvlLeaf> AvlTree<L> {
-    pub(super) const fn new() -> Self {
-        Self { nodes: Vec::new(), leaves: Vec::new(), free: Vec::new(), top: None }
+    pub(super) fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            leaves: Vec::new(),
+            shared: L::SharedData::default(),
+            free: Vec::new(),
+            top: None,
+        }
     }
 
     /// All leaves ever added, with the unused ones.
     pub(super) fn leaves(&self) -> &[L] {
         &self.leaves
+    }
+
+    pub(super) const fn shared(&self) -> &L::SharedData {
+        &self.shared
+    }
+
+    /// Height of the top node; 0 for an empty tree too.
+    pub(super) fn height(&self) -> u8 {
+        self.top.map_or(0, |top| self.node(top).height)
+    }
+
+    /// The smallest key; 0 for an empty tree too.
+    pub(super) fn first(&self) -> u32 {
+        self.top.map_or(0, |top| self.node(top).first)
     }
 
     pub(super) fn leaf_mut(&mut self, leaf: NodeId) -> &mut L {
@@ -176,11 +221,16 @@ impl<L: AvlLeaf> AvlTree<L> {
         (edge(before, ChildSide::Right), edge(after, ChildSide::Left))
     }
 
-    /// Calls `insert` with the leaf in whose range `key` lies; with `None` if the tree is empty.
-    pub(super) fn put(&mut self, key: u32, insert: impl FnOnce(Option<&mut L>) -> LeafInsert<L>) {
+    /// Calls `insert` with the leaf in whose range `key` lies, or with `None` if the tree is empty,
+    /// and with what leaves share.
+    pub(super) fn put(
+        &mut self,
+        key: u32,
+        insert: impl FnOnce(Option<&mut L>, &mut L::SharedData) -> LeafInsert<L>,
+    ) {
         self.top = Some(match self.top {
             Some(top) => self.put_below(top, key, insert),
-            None => match insert(None) {
+            None => match insert(None, &mut self.shared) {
                 LeafInsert::Beside(leaf) => self.leaf(leaf, None),
                 LeafInsert::Changed => return,
             },
@@ -191,11 +241,11 @@ impl<L: AvlLeaf> AvlTree<L> {
         &mut self,
         id: NodeId,
         key: u32,
-        insert: impl FnOnce(Option<&mut L>) -> LeafInsert<L>,
+        insert: impl FnOnce(Option<&mut L>, &mut L::SharedData) -> LeafInsert<L>,
     ) -> NodeId {
         let AvlNode { separator, left, right, height, first, .. } = *self.node(id);
         if height == 0 {
-            return match insert(self.leaves.get_mut(left as usize)) {
+            return match insert(self.leaves.get_mut(left as usize), &mut self.shared) {
                 LeafInsert::Changed => {
                     self.nodes[id as usize].is_stale = true;
                     id
@@ -307,30 +357,35 @@ impl<L: AvlLeaf> AvlTree<L> {
     }
 
     /// Hashes all changed nodes, height by height. Returns the hash of the top node.
-    pub(super) fn hash(&mut self) -> Option<B256> {
+    pub(super) fn hash(&mut self, buffers: &mut HashBuffers) -> Option<B256> {
         let top = self.top?;
-        let mut stale = vec![Vec::new(); usize::from(self.node(top).height) + 1];
-        self.collect(top, &mut stale);
-        let (mut hashes, mut which, mut batch) = (Vec::new(), Vec::new(), HashBatch::default());
-        for (height, nodes) in stale.iter().enumerate() {
-            for nodes in nodes.chunks(AT_ONCE) {
-                if height == 0 {
+        let HashBuffers { stale, which, hashes, batch } = buffers;
+        let heights = usize::from(self.node(top).height) + 1;
+        if stale.len() < heights {
+            stale.resize_with(heights, Vec::new);
+        }
+        self.collect(top, stale);
+        for (height, stale) in stale.iter_mut().enumerate() {
+            for nodes in stale.chunks(AT_ONCE) {
+                let hashes = if height == 0 {
                     which.clear();
                     which.extend(nodes.iter().map(|id| self.nodes[*id as usize].left));
                     hashes.clear();
-                    L::hash_all(&mut self.leaves, &which, &mut hashes);
+                    L::hash_all(&mut self.leaves, &mut self.shared, which, batch, hashes);
+                    &hashes[..]
                 } else {
                     for id in nodes {
                         let node = self.node(*id);
                         batch.inner(&self.node(node.left).hash, &self.node(node.right).hash);
                     }
-                    batch.finish_into(&mut hashes);
-                }
-                for (id, hash) in nodes.iter().zip(&hashes) {
+                    batch.finish()
+                };
+                for (id, hash) in nodes.iter().zip(hashes) {
                     let node = &mut self.nodes[*id as usize];
                     (node.hash, node.is_stale) = (*hash, false);
                 }
             }
+            stale.clear();
         }
         Some(self.node(top).hash)
     }
@@ -389,43 +444,6 @@ impl<L: AvlLeaf> AvlTree<L> {
         }
         self.each_below(node.left, depth + 1, key_height, found);
         self.each_below(node.right, depth + 1, node.height, found);
-    }
-
-    /// Rebuilds the tree from leaves in key order and their key-heights, without hashes; `None` if
-    /// there is no such tree (section IV.D).
-    pub(super) fn rebuild(leaves: impl Iterator<Item = (L, u8)>) -> Option<Self> {
-        let mut tree = Self::new();
-        // Subtrees that wait for their right siblings, in order of falling height, and for each the
-        // height of its future parent.
-        let mut waiting: Vec<NodeId> = Vec::new();
-        let mut parents: Vec<u8> = Vec::new();
-        for (leaf, key_height) in leaves {
-            if waiting.is_empty() != (key_height == 0) {
-                return None;
-            }
-            while parents.last().is_some_and(|height| *height < key_height) {
-                tree.close(&mut waiting, &mut parents)?;
-            }
-            if key_height > 0 {
-                parents.push(key_height);
-            }
-            let node = tree.leaf(leaf, None);
-            waiting.push(node);
-        }
-        while !parents.is_empty() {
-            tree.close(&mut waiting, &mut parents)?;
-        }
-        tree.top = waiting.pop();
-        Some(tree)
-    }
-
-    /// Makes the last waiting subtree the right child of a new node.
-    fn close(&mut self, waiting: &mut Vec<NodeId>, parents: &mut Vec<u8>) -> Option<()> {
-        let (height, right, left) = (parents.pop()?, waiting.pop()?, waiting.pop()?);
-        let is_balanced = self.node(left).height.abs_diff(self.node(right).height) <= 1;
-        let node = self.inner(left, right);
-        waiting.push(node);
-        (is_balanced && self.node(node).height == height).then_some(())
     }
 }
 

@@ -1,0 +1,183 @@
+//! The size at which a paper's experiments are run.
+
+use super::{ExperimentSetup, setup::is_full_tree};
+use std::{fmt, str::FromStr};
+
+/// The size of a plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PlanSize {
+    /// The paper's sizes times this factor ([`ExperimentSetup::scaled`]).
+    Scale(f64),
+    /// A named size.
+    Preset(PlanPreset),
+}
+
+/// A named size of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanPreset {
+    /// The paper's own sizes.
+    Paper,
+    /// What a machine of 2 cores, 24 GiB of memory and 50 GB of disk does in a few hours: the
+    /// paper's sizes up to 10^7 keys or accounts, 10^6 pairs, 2·10^5 transactions, 10^4 blocks of
+    /// COLE and trees of height 23.
+    Laptop,
+    /// The smallest sizes at which everything still runs, within minutes and without any data.
+    Smoke,
+}
+
+/// The scale of [`PlanPreset::Smoke`]: small numbers, so that most are at their floor.
+const SMOKE_SCALE: f64 = 1e-4;
+
+/// The largest sizes of [`PlanPreset::Laptop`].
+mod laptop {
+    pub(super) const KEYS: u64 = 10_000_000;
+    pub(super) const PAIRS: u64 = 1_000_000;
+    pub(super) const TXS: u64 = 200_000;
+    pub(super) const BLOCKS: u64 = 10_000;
+    /// Of trees in files that are timed.
+    pub(super) const HEIGHT: u32 = 22;
+    /// Of trees in files that are counted alone.
+    pub(super) const COUNTED_HEIGHT: u32 = 24;
+    pub(super) const SAMPLES: u64 = 20_000;
+    pub(super) const SEEDS: u64 = 5;
+}
+
+impl Default for PlanSize {
+    /// The paper's own.
+    fn default() -> Self {
+        Self::Preset(PlanPreset::Paper)
+    }
+}
+
+impl PlanSize {
+    /// `setup`, which has the paper's size, at this size.
+    pub(super) fn of(self, setup: ExperimentSetup) -> ExperimentSetup {
+        match self {
+            Self::Scale(scale) => setup.scaled(scale),
+            Self::Preset(PlanPreset::Paper) => setup,
+            Self::Preset(PlanPreset::Laptop) => on_a_laptop(setup),
+            Self::Preset(PlanPreset::Smoke) => as_smoke(setup.scaled(SMOKE_SCALE)),
+        }
+    }
+
+    /// Whether it is [`PlanPreset::Smoke`], whose figures only show that everything runs.
+    pub const fn is_smoke(self) -> bool {
+        matches!(self, Self::Preset(PlanPreset::Smoke))
+    }
+}
+
+impl fmt::Display for PlanSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scale(scale) => write!(f, "at {scale} of its size"),
+            Self::Preset(PlanPreset::Paper) => f.write_str("at its own size"),
+            Self::Preset(preset) => write!(f, "at the preset `{}`", preset.name()),
+        }
+    }
+}
+
+impl PlanPreset {
+    /// All presets.
+    pub const ALL: [Self; 3] = [Self::Paper, Self::Laptop, Self::Smoke];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Paper => "paper",
+            Self::Laptop => "laptop",
+            Self::Smoke => "smoke",
+        }
+    }
+}
+
+/// No preset has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no preset `{0}`: it is paper, laptop or smoke")]
+pub struct UnknownPreset(String);
+
+impl FromStr for PlanPreset {
+    type Err = UnknownPreset;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPreset> {
+        let found = Self::ALL.into_iter().find(|preset| preset.name() == text);
+        found.ok_or_else(|| UnknownPreset(text.into()))
+    }
+}
+
+fn on_a_laptop(mut setup: ExperimentSetup) -> ExperimentSetup {
+    let at_most = |size: &mut u64, most: u64| *size = (*size).min(most);
+    match &mut setup {
+        ExperimentSetup::State { keys, pairs, .. } => {
+            match keys {
+                Some(keys) if is_full_tree(*keys) => {
+                    at_most(keys, (1 << laptop::KEYS.ilog2()) - 2);
+                }
+                Some(keys) => at_most(keys, laptop::KEYS),
+                None => {}
+            }
+            at_most(pairs, laptop::PAIRS);
+        }
+        ExperimentSetup::Chain { accounts, senders, txs, .. } => {
+            at_most(accounts, laptop::KEYS);
+            at_most(txs, laptop::TXS);
+            at_most(senders, laptop::TXS);
+        }
+        ExperimentSetup::SmallBank { blocks, .. }
+        | ExperimentSetup::KvStore { blocks, .. }
+        | ExperimentSetup::Provenance { blocks, .. } => at_most(blocks, laptop::BLOCKS),
+        ExperimentSetup::Replay { pad_accounts, .. } => {
+            pad_accounts.iter_mut().for_each(|accounts| at_most(accounts, laptop::KEYS));
+        }
+        ExperimentSetup::Locality { heights: (low, high), samples, .. } => {
+            let most = if *samples > 0 { laptop::HEIGHT } else { laptop::COUNTED_HEIGHT };
+            at_most(samples, laptop::SAMPLES);
+            (*low, *high) = ((*low).min(most), (*high).min(most));
+        }
+        ExperimentSetup::Trees { .. } | ExperimentSetup::Crypto { .. } => {}
+        ExperimentSetup::Sync { seeds, .. } => *seeds = Some(laptop::SEEDS),
+    }
+    setup
+}
+
+/// Less of what takes time at any size, and nothing that needs data or a large disk.
+fn as_smoke(mut setup: ExperimentSetup) -> ExperimentSetup {
+    match &mut setup {
+        ExperimentSetup::Chain { own_contracts, .. } => *own_contracts = true,
+        ExperimentSetup::Provenance { queries, .. } => *queries = Some(100),
+        ExperimentSetup::Locality { cold, .. } => *cold = false,
+        ExperimentSetup::Sync { seeds, .. } => *seeds = Some(2),
+        ExperimentSetup::Crypto { rounds, .. } => *rounds = 3,
+        _ => {}
+    }
+    setup
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_laptop_runs_what_fits_and_smoke_what_is_quick() {
+        let run = |preset, keys| {
+            let setup = ExperimentSetup::State {
+                keys: Some(keys),
+                pairs: 10_000_000,
+                commit_every: 1000,
+                cache_mb: None,
+                proofs: 0,
+                memory_limit_mb: None,
+            };
+            match PlanSize::Preset(preset).of(setup) {
+                ExperimentSetup::State { keys, pairs, .. } => (keys.unwrap_or(0), pairs),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(run(PlanPreset::Paper, 100_000_000), (100_000_000, 10_000_000));
+        assert_eq!(run(PlanPreset::Laptop, 100_000_000), (10_000_000, 1_000_000));
+        assert_eq!(run(PlanPreset::Laptop, (1 << 24) - 2), ((1 << 23) - 2, 1_000_000));
+        assert_eq!(run(PlanPreset::Smoke, 100_000_000), (10_000, 1000));
+        assert_eq!("laptop".parse(), Ok(PlanPreset::Laptop));
+        assert!("tiny".parse::<PlanPreset>().is_err());
+        assert_eq!(PlanSize::Scale(0.01).to_string(), "at 0.01 of its size");
+    }
+}
