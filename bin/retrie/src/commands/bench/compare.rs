@@ -20,6 +20,9 @@ judged either: the sustained rate with its stalls and final flush, and tail late
 their measurements (bench paper --repeat), these figures too are judged, by the noise between repetitions \
 (Welch's test, whose error of 1 % is divided among all figures).";
 
+/// An interval up to ten times the old value says nothing.
+const WIDEST: f64 = 9.0;
+
 /// Arguments of `retrie bench compare`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
@@ -102,7 +105,10 @@ fn print_change(out: &CommandOutput, change: &FigureChange) -> eyre::Result<()> 
         value if value >= 1000.0 => grouped(value.round() as u64),
         value => format!("{value:.2}"),
     };
-    let interval = |(low, high): (f64, f64)| format!("{} to {}", percent(low), percent(high));
+    let interval = |(low, high): (f64, f64)| match high {
+        _ if high > WIDEST => "too few repetitions".into(),
+        _ => format!("{} to {}", percent(low), percent(high)),
+    };
     let verdict = match change.verdict {
         ChangeVerdict::Better => "better",
         ChangeVerdict::Worse => "WORSE",

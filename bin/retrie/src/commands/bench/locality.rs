@@ -39,17 +39,18 @@ const COUNTED: u64 = 20_000;
 const HELP: &str = "Counts of dense trees are exact: over all leaves, or over the stated number of \
 leaves. Regions are maximal sequences of adjacent slots; pages have 4096 bytes. Each count is checked \
 against theory (Theorems 3.4 and 3.9, Lemma 3.14, sections 4.1 and 5.1.1), and a difference is an error. \
-K is the number of copies of the node that has most, and `least` the mean of regions that Theorem 3.9 \
-leaves with so many. Counting needs no file: --samples 0 counts any height in a few minutes for 2^27 \
-leaves. Layouts are measured one after the other, each with a file or database of its own; times are \
-those of the median batch. The largest takes 5 GB at height 24 and 42 GB at 27 with --slot-bytes 64, and \
-the disk is checked before the start.
+K is the number of copies of the node that has most; `least` is the least mean of regions with so many \
+copies (Theorem 3.9). Counts need no file: --samples 0 counts trees of any height, in a minute or so \
+each for 2^27 leaves. Layouts are measured one after the other, each with a file or database of its own; \
+times are those of the median batch. The largest file with P = 32 takes 2.6 GiB at height 24 and 21 GiB \
+at 27, twice that with --slot-bytes 64. Before the start the free space is compared with the largest.
 
 Tries: simple-mpt is the baseline of the paper, a row for each node under its hash; prefix-tree is \
 PrefixTree as published, a row for each node under prefix and version, with its own hash and the prefixes \
 of 16 children, so that a read or insert also takes the siblings; pad=64 makes each prefix as long as a \
-hash. All have 2^height random keys, and inserts come many in a commit. A backend of ours (prefix, \
-prefix:pad=64) is loaded and counted as it runs: a read is a proof.";
+hash. All have 2^height random keys, and many inserts share a commit. A backend of ours (prefix, \
+prefix:pad=64) is loaded, and its rows are counted as it runs; there a read is a proof. Hashes are \
+calculated by backends of ours alone.";
 
 /// Arguments of `retrie bench locality`.
 #[derive(Clone, Debug, clap::Args)]

@@ -14,6 +14,8 @@ use std::sync::atomic::AtomicBool;
 
 /// If an access has more regions than this, random leaves are counted instead of all leaves.
 const MANY: usize = 256;
+/// So they are if those of all leaves together are more than this, and a path has fewer.
+const MOST: u64 = 1 << 32;
 /// Number of regions of all random leaves together, about.
 const SOME: usize = 1 << 26;
 /// Leaves per parallel task.
@@ -129,7 +131,8 @@ fn most_copies(tree: DenseTree, stop: &AtomicBool) -> Result<u64, LocalityError>
     Ok(most)
 }
 
-/// Counts one kind of access, over all leaves unless each access has [very many](MANY) regions.
+/// Counts one kind of access, over all leaves; those that have [very many](MANY) regions, or have
+/// [very many](MOST) together and more than a path, over random leaves.
 fn over_leaves(
     tree: DenseTree,
     access: fn(DenseTree, u64, &mut Vec<Region>),
@@ -138,7 +141,9 @@ fn over_leaves(
     let mut regions = Vec::new();
     access(tree, 0, &mut regions);
     let some = (SOME / regions.len().max(1)) as u64;
-    let counted = if regions.len() <= MANY || some >= tree.leaves() {
+    let is_path = regions.len() as u64 <= u64::from(tree.height()) + 1;
+    let is_short = is_path || regions.len() as u64 <= MOST / tree.leaves();
+    let counted = if regions.len() <= MANY && is_short || some >= tree.leaves() {
         let chunk = |chunk: u64| {
             let end = ((chunk + 1) * CHUNK).min(tree.leaves());
             tally(tree, access, chunk * CHUNK..end, stop)

@@ -147,6 +147,7 @@ pub(super) fn experiments() -> Vec<PaperExperiment> {
             from: 0,
             to: 3_999_999,
             pad_accounts: Some(10_000_000),
+            pairs: None,
             memory_limit_mb,
         };
         let title = "Real accesses of mainnet: bytes read and written, and time";

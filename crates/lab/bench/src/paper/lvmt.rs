@@ -139,6 +139,7 @@ pub(super) fn experiments() -> Vec<PaperExperiment> {
         from: 13_500_000,
         to: 13_546_700,
         pad_accounts: None,
+        pairs: None,
         memory_limit_mb: None,
     };
     let real = PaperExperiment::new(

@@ -124,6 +124,7 @@ impl ExperimentSetup {
                 let txs = blocks * txs_per_block;
                 (txs, txs * TRANSACTION)
             }
+            Self::Replay { pairs: Some(pairs), .. } => (pairs, 0),
             Self::Replay { .. } => (250_000, 0),
             Self::Locality { .. }
             | Self::Trees { .. }

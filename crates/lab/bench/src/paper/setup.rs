@@ -88,6 +88,8 @@ pub enum ExperimentSetup {
         to: u64,
         /// Number of random accounts beside those of the blocks, if it differs from the default.
         pad_accounts: Option<u64>,
+        /// Number of keys read, if it differs from the default.
+        pairs: Option<u64>,
         /// A cap on memory in MiB, with the page cache. It is not scaled.
         memory_limit_mb: Option<u64>,
     },
@@ -180,6 +182,19 @@ impl ExperimentSetup {
             Self::Crypto { .. } => "crypto",
             Self::Sync { .. } => "sync",
         }
+    }
+
+    /// Whether it measures all that `other` does: the same, or more heights.
+    pub fn covers(&self, other: &Self) -> bool {
+        let mut narrowed = *self;
+        if let (Self::Locality { heights, .. }, Self::Locality { heights: (low, high), .. }) =
+            (&mut narrowed, other)
+            && heights.0 <= *low
+            && *high <= heights.1
+        {
+            *heights = (*low, *high);
+        }
+        narrowed == *other
     }
 
     /// The cap on memory in MiB, if there is one.

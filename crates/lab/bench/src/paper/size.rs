@@ -28,6 +28,13 @@ pub enum PlanPreset {
 /// The scale of [`PlanPreset::Smoke`]: small numbers, so that most are at their floor.
 const SMOKE_SCALE: f64 = 1e-4;
 
+/// Sizes of [`PlanPreset::Smoke`] that are not scaled.
+mod smoke {
+    pub(super) const TXS: u64 = 1000;
+    pub(super) const ACCOUNTS: u64 = 1000;
+    pub(super) const PAIRS: u64 = 1000;
+}
+
 /// The largest sizes of [`PlanPreset::Laptop`].
 mod laptop {
     pub(super) const KEYS: u64 = 10_000_000;
@@ -142,7 +149,12 @@ fn on_a_laptop(mut setup: ExperimentSetup) -> ExperimentSetup {
 /// Less of what takes time at any size, and nothing that needs data or a large disk.
 fn as_smoke(mut setup: ExperimentSetup) -> ExperimentSetup {
     match &mut setup {
-        ExperimentSetup::Chain { own_contracts, .. } => *own_contracts = true,
+        ExperimentSetup::Chain { own_contracts, txs, .. } => {
+            (*own_contracts, *txs) = (true, smoke::TXS);
+        }
+        ExperimentSetup::Replay { pad_accounts, pairs, .. } => {
+            (*pad_accounts, *pairs) = (Some(smoke::ACCOUNTS), Some(smoke::PAIRS));
+        }
         ExperimentSetup::Provenance { queries, .. } => *queries = Some(100),
         ExperimentSetup::Locality { cold, .. } => *cold = false,
         ExperimentSetup::Sync { seeds, .. } => *seeds = Some(2),

@@ -86,8 +86,11 @@ pub(super) fn words(setup: &ExperimentSetup, backends: &[&str]) -> Vec<String> {
                 },
             );
         }
-        ExperimentSetup::Replay { pad_accounts, memory_limit_mb, .. } => {
+        ExperimentSetup::Replay { pad_accounts, pairs, memory_limit_mb, .. } => {
             flag("keys", &"real");
+            if let Some(pairs) = pairs {
+                flag("pairs", &pairs);
+            }
             if let Some(accounts) = pad_accounts {
                 flag("pad-accounts", &accounts);
             }
