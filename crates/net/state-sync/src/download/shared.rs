@@ -110,10 +110,16 @@ impl StateDownload {
                 ItemOutcome::Wrong(error) => {
                     let place = self.place_at(at, &item).map(|place| format!(" ({place})"));
                     let place = place.unwrap_or_default();
-                    liars.extend(
-                        self.ban(at, format!("{item} is not what it sent{place}: {error}")),
-                    );
-                    tracing::warn!(peer = name, %item, %error, "wrong answer{place}; the peer is banned");
+                    let why = format!("{item} is not what it sent{place}: {error}");
+                    let standing = self.standing.get_mut(at);
+                    if let Some(liar) =
+                        standing.and_then(|of| of.wrong(why).then(|| of.peer.clone()))
+                    {
+                        tracing::warn!(peer = name, %item, %error, "wrong answer{place}; the peer is banned");
+                        liars.push(liar);
+                    } else {
+                        tracing::debug!(peer = name, %item, %error, "wrong answer");
+                    }
                 }
             }
             self.queue.give_back(Some(at), item);

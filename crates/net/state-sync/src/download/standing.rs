@@ -10,6 +10,10 @@ use std::{
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// How many times a peer may lack what the state must have.
 const STRIKES: u32 = 5;
+/// How many wrong answers of a peer that may be mistaken are failures only: a few, and one more for
+/// so many right ones.
+const MISTAKES: u32 = 3;
+const RIGHT_FOR_A_MISTAKE: u32 = 256;
 /// The first backoff after a failure.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 /// Maximum number of ids in one request.
@@ -50,6 +54,9 @@ pub(super) struct StatePeerStanding {
     pub(super) failed: Option<String>,
     pub(super) failures: u32,
     strikes: u32,
+    /// Wrong answers, and right ones.
+    mistakes: u32,
+    right: u32,
     pub(super) not_before: Option<Instant>,
     /// How many ids to ask for at once.
     pub(super) batch: usize,
@@ -67,6 +74,8 @@ impl StatePeerStanding {
             failed: None,
             failures: 0,
             strikes: 0,
+            mistakes: 0,
+            right: 0,
             not_before: None,
             batch: 1,
             usual: None,
@@ -110,6 +119,7 @@ impl StatePeerStanding {
         }
         self.failures = 0;
         self.failed = None;
+        self.right = self.right.saturating_add(taken.try_into().unwrap_or(u32::MAX));
         self.strikes = self.strikes.saturating_sub(u32::from(taken > 0));
         self.usual = Some(self.usual.map_or(took, |usual| usual.saturating_add(took) / 2));
         let batch = if left > 0 {
@@ -123,6 +133,20 @@ impl StatePeerStanding {
             self.batch
         };
         self.batch = batch.clamp(1, MAX_BATCH);
+    }
+
+    /// Records a wrong answer, for which the peer is banned or, if honest peers of its kind give some,
+    /// asked again after a backoff. Whether it is banned.
+    pub(super) fn wrong(&mut self, why: String) -> bool {
+        self.mistakes += 1;
+        let allowed = MISTAKES.saturating_add(self.right / RIGHT_FOR_A_MISTAKE);
+        let is_banned = !self.peer.may_be_mistaken() || self.mistakes > allowed;
+        if is_banned {
+            self.ban(why);
+        } else {
+            self.fail(why);
+        }
+        is_banned
     }
 
     /// Bans the peer from this sync. The first reason stays.

@@ -61,6 +61,12 @@ pub trait StatePeer: Send + Sync {
     /// Called when an answer of the peer was proven false. It is not asked again.
     fn report_lie(&self) {}
 
+    /// Whether an honest peer of this kind gives a wrong answer now and then, so that it is banned
+    /// after some of them only.
+    fn may_be_mistaken(&self) -> bool {
+        false
+    }
+
     /// Where the peer has the answer to this id, or the code with this hash; for messages. Nodes
     /// have no such places.
     fn place_of(&self, _id: &[u8]) -> Option<String> {

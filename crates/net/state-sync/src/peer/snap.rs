@@ -464,6 +464,11 @@ impl StatePeer for SnapPeer {
         }
     }
 
+    /// geth ends a storage trie without a word where a new block moves its database under the iterator.
+    fn may_be_mistaken(&self) -> bool {
+        true
+    }
+
     fn report_lie(&self) {
         self.of.peers.report(self.id, PeerOffence::WrongData);
     }

@@ -44,6 +44,8 @@ enum SnapLie {
     EndsEarly,
     /// Says of each range that it is longer than an answer, with leaves that it makes up.
     Stretches,
+    /// Ends a storage trie early in some answers, and is honest else, as geth is under a new block.
+    Slips,
     /// Has no state.
     HasNothing,
     /// Gives what belongs to another request.
@@ -173,6 +175,7 @@ impl SnapFixture {
             lie,
             random: Mutex::new(StdRng::seed_from_u64(4)),
             asked: AtomicUsize::new(0),
+            slips: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
         });
         let ranges = Some(server.clone() as Arc<dyn SnapRequestHandler>);
@@ -241,6 +244,8 @@ struct SnapServer {
     lie: SnapLie,
     random: Mutex<StdRng>,
     asked: AtomicUsize,
+    /// Wrong answers of [`SnapLie::Slips`].
+    slips: AtomicUsize,
     /// Bytes of its answers, about.
     bytes: AtomicUsize,
 }
@@ -290,6 +295,15 @@ impl SnapRequestHandler for SnapServer {
                     list.remove(random.random_range(0..list.len() - 1));
                 }
             }),
+            SnapLie::Slips => {
+                if let SnapResponse::Storage { slots, .. } = &mut answer
+                    && self.asked.load(Ordering::Relaxed).is_multiple_of(7)
+                    && let Some(list) = slots.iter_mut().find(|list| list.len() > 1)
+                {
+                    list.truncate(1);
+                    self.slips.fetch_add(1, Ordering::Relaxed);
+                }
+            }
             SnapLie::Stretches => stretch(&mut answer, &request, random),
             SnapLie::EndsEarly => {
                 each_list(&mut answer, |list| list.truncate(list.len().div_ceil(9)))
@@ -414,6 +428,16 @@ fn one_honest_peer_is_enough(origin: &SnapFixture) {
     let all: Vec<_> = liars.iter().chain([&honest]).collect();
     let folder = folder();
     origin.check(origin.fetch(&all, folder.path()).unwrap());
+}
+
+#[test]
+fn an_honest_peer_with_a_wrong_answer_now_and_then_is_asked_again() {
+    let origin = SnapFixture::new(Arc::new(Mpt::new()), KeyForm::Hashed);
+    let (node, server) = origin.node(SnapLie::Slips);
+    let fetched = origin.fetch(&[&node], folder().path()).unwrap();
+    assert_eq!(fetched.progress.banned, 0);
+    origin.check(fetched);
+    assert!(server.slips.load(Ordering::Relaxed) > 0);
 }
 
 #[test]
