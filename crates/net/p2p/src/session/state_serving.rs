@@ -119,19 +119,13 @@ impl StateRequest {
         }
     }
 
-    /// The answer for a peer that has too many waiting requests.
+    /// The answer for a peer that has too many waiting requests. `snap` has none: an empty answer
+    /// would say that the state is not there.
     pub(super) fn refusal(self, number: u64, info: &PeerInfo) -> Option<OutgoingMessage> {
-        let (base, (id, payload)) = match self {
-            Self::Rchk(request) => {
-                let busy = request.answer(Err(RchkRefusal::Busy));
-                (info.rchk_base()?, RchkMessage::Response(number, busy).encode())
-            }
-            Self::Snap(request) => {
-                let nothing = request.empty_answer();
-                (info.snap_base()?, SnapMessage::Response(number, nothing).encode())
-            }
-        };
-        Some(OutgoingMessage { id: base + id, payload })
+        let Self::Rchk(request) = self else { return None };
+        let busy = request.answer(Err(RchkRefusal::Busy));
+        let (id, payload) = RchkMessage::Response(number, busy).encode();
+        Some(OutgoingMessage { id: info.rchk_base()? + id, payload })
     }
 }
 
