@@ -17,8 +17,8 @@ pub struct RecordedAccesses {
     pub listed: BTreeSet<Address>,
     /// Every code that was read, by its hash.
     pub codes: BTreeMap<B256, Bytes>,
-    /// The hashes of ancestors that were read, by number.
-    pub hashes: BTreeMap<u64, B256>,
+    /// The hashes of ancestors that were read, by number; `None` where it is not known.
+    pub hashes: BTreeMap<u64, Option<B256>>,
 }
 
 /// Forwards the reads of an execution and records them.
@@ -81,9 +81,7 @@ impl CodeReader for AccessRecorder<'_> {
 impl BlockHashes for AccessRecorder<'_> {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         let hash = self.input.hashes.block_hash(number)?;
-        if let Some(hash) = hash {
-            self.accesses.lock().hashes.insert(number, hash);
-        }
+        self.accesses.lock().hashes.insert(number, hash);
         Ok(hash)
     }
 }

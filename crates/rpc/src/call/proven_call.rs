@@ -25,7 +25,6 @@ pub(super) fn call(
 ) -> RpcResult<CallResponse> {
     let request: TransactionRequest = args.object()?;
     let block = view.resolve(args.block_or_latest()?)?;
-    let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
     // The values come from the same state as the proof: the state of the root.
     let (state, proven) = view.provable_after(&block.hash())?;
     let spec = rpc.live.spec().for_header(block.header());
@@ -48,6 +47,7 @@ pub(super) fn call(
         )));
     }
     let reads = AccountReads::of(accesses.values.keys());
+    let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
     let proof = proven.prove(&AccountReads::keys(&reads))?;
     if proof.as_of.is_some() {
         let (backend, what) = (rpc.live.backend().identity().name, "calls on such old states");
