@@ -108,7 +108,7 @@ pub unsafe extern "C" fn retrie_release(memory: *mut u8, length: usize) {
     drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory, length)) });
 }
 
-/// Verifies a call. The answer is 4 bytes of length, little-endian, and so many bytes of JSON.
+/// Verifies a call. The answer is the length of the JSON in 4 bytes, little-endian, and the JSON.
 ///
 /// # Safety
 /// `memory` has `length` readable bytes.

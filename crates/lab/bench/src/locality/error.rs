@@ -22,10 +22,10 @@ pub enum LocalityError {
     /// The disk has too little space for a file or database.
     #[error(
         "{what} takes {} in {}, where {} are free: {} are missing",
-        Gibibytes(*bytes),
+        DiskAmount(*bytes),
         folder.display(),
-        Gibibytes(*free),
-        Gibibytes(bytes.saturating_sub(*free))
+        DiskAmount(*free),
+        DiskAmount(bytes.saturating_sub(*free))
     )]
     NoSpace {
         /// The tree.
@@ -125,9 +125,9 @@ pub(super) fn goes_on(stop: &AtomicBool) -> Result<(), LocalityError> {
 }
 
 /// A size in GiB, with one digit after the point.
-struct Gibibytes(u64);
+struct DiskAmount(u64);
 
-impl fmt::Display for Gibibytes {
+impl fmt::Display for DiskAmount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} GiB", self.0 as f64 / f64::from(1 << 30))
     }

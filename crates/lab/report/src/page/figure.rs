@@ -3,7 +3,7 @@
 
 use super::{
     chart::{ChartLine, ChartMark, ChartPoint, LineChart},
-    metric::Metric,
+    metric::MetricName,
     references::{JudgedReference, ReferenceVerdict, summary_words, table},
     scale::AxisScale,
     sections::{VariantRace, WorkloadSection},
@@ -136,7 +136,7 @@ impl<'d> FigureSection<'d> {
 
     fn plot(&self, story: &WorkloadSection<'_>, plot: &FigurePlot) -> Markup {
         let Some(axis) = &plot.x else { return html! {} };
-        let charts = plot.y.iter().flat_map(|metric| charts(story, axis, Metric(metric)));
+        let charts = plot.y.iter().flat_map(|metric| charts(story, axis, MetricName(metric)));
         let charts: Vec<_> = charts.collect();
         html! {
             @if !charts.is_empty() {
@@ -211,7 +211,7 @@ fn statement(judged: &JudgedReference<'_>) -> String {
     format!(
         "{}, {}: {}, the paper {} ({})",
         reference.system,
-        Metric(&reference.metric).words(),
+        MetricName(&reference.metric).words(),
         judged.here_words().unwrap_or_default(),
         number(reference.value),
         reference.setting
@@ -238,7 +238,7 @@ fn abscissa<'r>(
 fn charts<'s>(
     story: &'s WorkloadSection<'_>,
     axis: &PlotAxis,
-    metric: Metric<'_>,
+    metric: MetricName<'_>,
 ) -> Vec<LineChart<'s>> {
     let variants: Vec<_> = story.races.iter().map(VariantRace::variant).collect();
     let mut others = differing(&variants);
@@ -290,7 +290,7 @@ fn charts<'s>(
 fn marks(
     story: &WorkloadSection<'_>,
     axis: &PlotAxis,
-    metric: Metric<'_>,
+    metric: MetricName<'_>,
     lines: &[ChartLine<'_>],
 ) -> Vec<ChartMark> {
     let variants: Vec<_> = story.races.iter().map(VariantRace::variant).collect();
@@ -336,7 +336,7 @@ fn values(story: &WorkloadSection<'_>, outline: &FigureOutline) -> Markup {
     for race in &story.races {
         for result in &race.results {
             let cell = |metric: &&str| {
-                SampleSummary::of(&race.samples(&result.backend, Metric(metric), &story.races))
+                SampleSummary::of(&race.samples(&result.backend, MetricName(metric), &story.races))
             };
             let cells: Vec<_> = metrics.iter().map(cell).collect();
             if cells.iter().any(Option::is_some) {
@@ -353,7 +353,7 @@ fn values(story: &WorkloadSection<'_>, outline: &FigureOutline) -> Markup {
                     table {
                         thead { tr {
                             th class="t" { "variant" } th class="t" { "backend" }
-                            @for metric in &metrics { th { (Metric(metric).words()) } }
+                            @for metric in &metrics { th { (MetricName(metric).words()) } }
                         } }
                         tbody {
                             @for (race, backend, cells) in &rows {

@@ -5,7 +5,7 @@ use crate::BenchResult;
 
 /// A metric: `tps`, `disk MiB`, `ratio to mpt-archive`, or a measure of one workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Metric<'m>(pub(super) &'m str);
+pub(super) struct MetricName<'m>(pub(super) &'m str);
 
 /// Metrics that do not depend on the speed of the machine.
 const COUNTS: [&str; 12] = [
@@ -51,7 +51,7 @@ pub(super) struct ResultCompany<'c, 'd> {
     pub(super) with: &'c dyn Fn(&str, u64) -> Option<&'d BenchResult>,
 }
 
-impl<'m> Metric<'m> {
+impl<'m> MetricName<'m> {
     /// Whether a larger value is better.
     pub(super) fn more_is_better(self) -> bool {
         matches!(self.0, "tps" | "ops_per_s" | WRITES_OVER_READS | LONGEST_OVER_ASYNCHRONOUS)
@@ -77,12 +77,12 @@ impl<'m> Metric<'m> {
     }
 
     /// The metric of both systems, and the other system.
-    fn relative(self) -> Option<(Metric<'static>, &'m str)> {
+    fn relative(self) -> Option<(MetricName<'static>, &'m str)> {
         if COUNTS.contains(&self.0) {
             return None;
         }
         let relative = |(start, of): &(&str, &'static str)| {
-            self.0.strip_prefix(start).map(|other| (Metric(of), other))
+            self.0.strip_prefix(start).map(|other| (MetricName(of), other))
         };
         RELATIVE.iter().find_map(relative)
     }
@@ -168,7 +168,7 @@ mod tests {
         let (own, other) = (result("bavl", 100.0, 20.0), result("avlplus", 50.0, 10.0));
         let company =
             ResultCompany { of: &|name| (name == "avlplus").then_some(&other), with: &|_, _| None };
-        let value = |name| Metric(name).value(&own, &company);
+        let value = |name| MetricName(name).value(&own, &company);
         assert_eq!(value("ops_per_s"), Some(50.0));
         assert_eq!(value("ratio to avlplus"), Some(2.0));
         assert_eq!(value("proof size over avlplus"), Some(2.0));
@@ -178,8 +178,8 @@ mod tests {
             (None, None, None)
         );
         let comparable = ["ratio to x", "chunks over fewest possible", "disk ratio to x"];
-        assert!(comparable.iter().all(|name| Metric(name).is_comparable()));
-        assert!(!Metric("tps").is_comparable() && !Metric("mean ms").is_comparable());
-        assert!(!Metric("time over x").more_is_better());
+        assert!(comparable.iter().all(|name| MetricName(name).is_comparable()));
+        assert!(!MetricName("tps").is_comparable() && !MetricName("mean ms").is_comparable());
+        assert!(!MetricName("time over x").more_is_better());
     }
 }

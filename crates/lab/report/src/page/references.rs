@@ -5,7 +5,7 @@
 //! another size or in another regime of the structure.
 
 use super::{
-    metric::Metric,
+    metric::MetricName,
     sections::{VariantRace, WorkloadSection},
 };
 use crate::{
@@ -50,7 +50,7 @@ impl ReferenceVerdict {
         }
     }
 
-    fn of(metric: Metric<'_>, ours: f64, theirs: f64) -> Self {
+    fn of(metric: MetricName<'_>, ours: f64, theirs: f64) -> Self {
         let gain = if metric.more_is_better() { ours / theirs } else { theirs / ours };
         match gain {
             _ if gain > WITHIN => Self::Better,
@@ -72,7 +72,7 @@ impl<'d> JudgedReference<'d> {
         if !story.races.iter().any(|race| race.of(&reference.system).is_some()) {
             return without("the system did not run");
         }
-        let metric = Metric(&reference.metric);
+        let metric = MetricName(&reference.metric);
         let Some((race, summary)) = chosen(story, reference, metric, &setting) else {
             return without(match setting.is_sized() {
                 true => "not measured at this size",
@@ -113,7 +113,7 @@ pub(super) fn summary_words(summary: &SampleSummary) -> String {
 fn chosen<'s, 'd>(
     story: &'s WorkloadSection<'d>,
     reference: &ReferenceFigure,
-    metric: Metric<'_>,
+    metric: MetricName<'_>,
     setting: &ReferenceSetting<'_>,
 ) -> Option<(&'s VariantRace<'d>, SampleSummary)> {
     let choice = setting.choice();
@@ -176,7 +176,7 @@ pub(super) fn table(rows: &[JudgedReference<'_>]) -> Markup {
                     tr {
                         td class="t" { b { (row.reference.system) } }
                         td class="t" { (row.reference.setting) }
-                        td class="t" { (Metric(&row.reference.metric).words()) }
+                        td class="t" { (MetricName(&row.reference.metric).words()) }
                         td data-l="theirs" { (number(row.reference.value)) }
                         td data-l="here" { (row.here_words().unwrap_or_else(|| "–".into())) }
                         td class="t" data-l="verdict" { (row.verdict.words()) }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_value_is_the_papers_within_a_quarter() {
-        let of = |metric, ours, theirs| ReferenceVerdict::of(Metric(metric), ours, theirs);
+        let of = |metric, ours, theirs| ReferenceVerdict::of(MetricName(metric), ours, theirs);
         assert_eq!(of("ratio to x", 4.5, 5.0), ReferenceVerdict::Reproduced);
         assert_eq!(of("ratio to x", 3.5, 5.0), ReferenceVerdict::Missed);
         assert_eq!(of("ratio to x", 8.0, 5.0), ReferenceVerdict::Better);

@@ -1,6 +1,6 @@
 //! The sections of a page: workloads, their variants, the races of each, and comparisons in words.
 
-use super::metric::{Metric, ResultCompany, total_rate};
+use super::metric::{MetricName, ResultCompany, total_rate};
 use crate::stats::PairedRatio;
 use crate::{
     BenchResult, ReferenceFigure, ReportDocument,
@@ -247,7 +247,12 @@ impl<'d> VariantRace<'d> {
 
     /// The values of a metric for `backend`, one a repetition. `siblings` are all races of the
     /// workload.
-    pub(super) fn samples(&self, backend: &str, metric: Metric<'_>, siblings: &[Self]) -> Vec<f64> {
+    pub(super) fn samples(
+        &self,
+        backend: &str,
+        metric: MetricName<'_>,
+        siblings: &[Self],
+    ) -> Vec<f64> {
         let value = |own: &&'d BenchResult| {
             let same = |result: &&&BenchResult, name: &str| {
                 result.backend == name && result.repetition == own.repetition
