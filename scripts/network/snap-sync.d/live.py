@@ -10,16 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from made import tell
 from nodekit import fail
 from nodes import (
-    Killer, check_end, disk_mib, fetched, name_of, new_node, peak_mib, pivots, snap_versions,
+    Killer, check_end, disk_mib, fetched, forget_peak, name_of, new_node, peak_mib, pivots, snap_versions,
 )  # fmt: skip
+from relay import Relay
 
 
 class Joiner:
     """A node that joins, and what the driver has seen of it."""
 
-    def __init__(self, kind, folder, made, programs, server, kills, chance):
+    def __init__(self, kind, folder, made, programs, server, enode, kills, chance):
         self.kind = kind
-        extra = ["--syncmode", "snap", "--trusted-peers", server.enode()]
+        extra = ["--syncmode", "snap", "--trusted-peers", enode]
         node = new_node(kind, name_of(kind, "live", "from", server.name), folder, made, programs, extra)
         self.node, self.killer = node, None
         self.joined, self.agreed, self.reorgs = None, 0, 0
@@ -27,8 +28,9 @@ class Joiner:
             node.syncmode = "snap"
         self.started = time.monotonic()
         node.start()
+        forget_peak(node)
         if node.is_geth:
-            node.rpc.call("admin_addPeer", server.enode())
+            node.rpc.call("admin_addPeer", enode)
         elif kills:
             self.killer = Killer(node, kills, chance)
             self.killer.start()
@@ -98,10 +100,14 @@ def join(kinds, folder, made, programs, server, args, chance):
     """Lets nodes join all at once while the slots pass; what was measured, by kind."""
     joiners, versions, calm, serving = [], set(), [], []
     after = min(args.after, max(1, (len(made.slots) - args.calm) // 3))
+    relay = Relay(server.enode(), args.rate) if args.rate else None
+    enode = relay.enode if relay else server.enode()
     for at, slot in enumerate(made.slots):
         if at == args.calm:
             with ThreadPoolExecutor(len(kinds)) as pool:
-                started = lambda kind: Joiner(kind, folder, made, programs, server, args.kills, chance)  # noqa: E731
+                started = lambda kind: Joiner(  # noqa: E731
+                    kind, folder, made, programs, server, enode, args.kills, chance
+                )
                 joiners = list(pool.map(started, kinds))
         begun = time.monotonic()
         took, status = tell(server, *slot.payloads)
@@ -120,6 +126,8 @@ def join(kinds, folder, made, programs, server, args, chance):
         if not joiners or not all(joiner.joined and not joiner.is_killed for joiner in joiners):
             time.sleep(max(0, args.slot_time - (time.monotonic() - begun)))
     results = {joiner.kind: joiner.finish(after, args.pivots) for joiner in joiners}
+    if relay:
+        relay.close()
     for result in results.values():
         result["snap"] = sorted(versions)
         result |= slowed(calm, serving)

@@ -1,5 +1,6 @@
 """The nodes of `snap-sync`: servers with the chain, nodes that join, and what is measured of them."""
 
+import contextlib
 import re
 import shutil
 import threading
@@ -113,6 +114,12 @@ def peak_mib(node):
         return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) >> 10
     except (OSError, TypeError):
         return 0
+
+
+def forget_peak(node):
+    """Lets the peak of its memory begin now."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{node.process.pid}/clear_refs").write_text("5")
 
 
 def disk_mib(folder):
