@@ -4,7 +4,8 @@
 
 use super::{
     AuthenticatedTree,
-    avl::{AvlLeaf, AvlTree, HashBuffers, LeafInsert, NodeId},
+    arena::NodeId,
+    avl::{AvlLeaf, AvlTree, HashBuffers, LeafInsert},
     hash::{self, HashBatch},
     proof::{MembershipProof, ProofStep},
 };

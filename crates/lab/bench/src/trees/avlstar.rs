@@ -11,7 +11,8 @@
 
 use super::{
     AuthenticatedTree,
-    avl::{AvlLeaf, AvlTree, ChildSide, HashBuffers, LeafInsert, LeafPlace, MovableLeaf, NodeId},
+    arena::{NodeArena, NodeId, SubtreeStack},
+    avl::{AvlLeaf, AvlTree, ChildSide, HashBuffers, LeafInsert, LeafPlace, MovableLeaf},
     entries::{self, EntryArrays, ValueSpan},
     hash::{self, HashBatch},
     proof::{MembershipProof, ProofStep},
@@ -96,8 +97,7 @@ struct StarNode {
 #[derive(Debug)]
 pub(crate) struct AvlStarTree {
     most: usize,
-    nodes: Vec<StarNode>,
-    free: Vec<NodeId>,
+    nodes: NodeArena<StarNode>,
     chunks: Vec<StarChunk>,
     /// Indexes of unused chunks.
     free_chunks: Vec<usize>,
@@ -107,16 +107,11 @@ pub(crate) struct AvlStarTree {
 
 impl AvlStarTree {
     fn node(&self, id: NodeId) -> &StarNode {
-        &self.nodes[id as usize]
+        &self.nodes[id]
     }
 
     fn add(&mut self, node: StarNode) -> NodeId {
-        if let Some(id) = self.free.pop() {
-            self.nodes[id as usize] = node;
-            return id;
-        }
-        self.nodes.push(node);
-        (self.nodes.len() - 1) as NodeId
+        self.nodes.add(node)
     }
 
     fn chunk(&mut self, chunk: StarChunk) -> NodeId {
@@ -156,7 +151,7 @@ impl AvlStarTree {
             (StarPart::Chunk(one), StarPart::Chunk(other))
                 if l.elements + r.elements <= self.most =>
             {
-                self.free.extend([left, right]);
+                [left, right].into_iter().for_each(|id| self.nodes.remove(id));
                 let both = [one, other].map(|at| self.take(at));
                 self.chunk(StarChunk::over(&both[0], &both[1]))
             }
@@ -175,7 +170,7 @@ impl AvlStarTree {
                 (self.chunk(left), self.chunk(right))
             }
         };
-        self.free.push(id);
+        self.nodes.remove(id);
         Some(children)
     }
 
@@ -215,7 +210,7 @@ impl AvlStarTree {
     fn put_below(&mut self, id: NodeId, key: u32, value: &[u8]) -> NodeId {
         match self.node(id).part {
             StarPart::Inner { left, right, separator } => {
-                self.free.push(id);
+                self.nodes.remove(id);
                 let (left, right) = match key < separator {
                     true => (self.put_below(left, key, value), right),
                     false => (left, self.put_below(right, key, value)),
@@ -225,7 +220,7 @@ impl AvlStarTree {
             StarPart::Chunk(at) => {
                 let chunk = &mut self.chunks[at];
                 put(chunk, key, value);
-                let node = &mut self.nodes[id as usize];
+                let node = &mut self.nodes[id];
                 (node.height, node.elements) = (chunk.height(), chunk.leaves().len());
                 (node.first, node.is_stale) = (node.first.min(key), true);
                 let halves = if node.elements > self.most { self.open(id) } else { None };
@@ -264,7 +259,7 @@ impl AvlStarTree {
                 hash::inner(&self.hash_below(left), &self.hash_below(right))
             }
         };
-        let node = &mut self.nodes[id as usize];
+        let node = &mut self.nodes[id];
         (node.hash, node.is_stale) = (hash, false);
         hash
     }
@@ -321,35 +316,24 @@ impl AvlStarTree {
     /// Rebuilds the tree from messages in order, without hashes; `None` if they are not a tree.
     pub(crate) fn deserialize(most: usize, messages: &[Vec<u8>]) -> Option<Self> {
         let mut tree = Self::new(most);
-        // As in `AvlTree::rebuild`.
-        let (mut waiting, mut parents) = (Vec::new(), Vec::new());
+        let mut stack = SubtreeStack::default();
         for message in messages {
             let (chunk, key_height) = read(message)?;
-            if waiting.is_empty() != (key_height == 0) || chunk.leaves().len() > most {
+            if !stack.takes(key_height) || chunk.leaves().len() > most {
                 return None;
             }
-            while parents.last().is_some_and(|height| *height < key_height) {
-                tree.close(&mut waiting, &mut parents)?;
-            }
-            if key_height > 0 {
-                parents.push(key_height);
-            }
-            waiting.push(tree.chunk(chunk));
+            let node = tree.chunk(chunk);
+            stack.push(node, key_height, |left, right, height| tree.close(left, right, height))?;
         }
-        while !parents.is_empty() {
-            tree.close(&mut waiting, &mut parents)?;
-        }
-        tree.top = waiting.pop();
+        tree.top = stack.finish(|left, right, height| tree.close(left, right, height))?;
         Some(tree)
     }
 
-    /// Makes the last waiting subtree the right child of a new node.
-    fn close(&mut self, waiting: &mut Vec<NodeId>, parents: &mut Vec<u8>) -> Option<()> {
-        let (height, right, left) = (parents.pop()?, waiting.pop()?, waiting.pop()?);
+    /// The parent of two subtrees; `None` if they cannot have one of this height.
+    fn close(&mut self, left: NodeId, right: NodeId, height: u8) -> Option<NodeId> {
         let is_balanced = self.node(left).height.abs_diff(self.node(right).height) <= 1;
         let node = self.inner(left, right);
-        waiting.push(node);
-        (is_balanced && self.node(node).height == height).then_some(())
+        (is_balanced && self.node(node).height == height).then_some(node)
     }
 }
 
@@ -370,8 +354,7 @@ impl AuthenticatedTree for AvlStarTree {
     fn new(most: usize) -> Self {
         Self {
             most,
-            nodes: Vec::new(),
-            free: Vec::new(),
+            nodes: NodeArena::new(),
             chunks: Vec::new(),
             free_chunks: Vec::new(),
             top: None,

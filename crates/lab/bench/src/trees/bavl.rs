@@ -2,7 +2,8 @@
 
 use super::{
     AuthenticatedTree,
-    avl::{AvlLeaf, AvlTree, ChildSide, HashBuffers, LeafEdit, LeafInsert, LeafPlace, NodeId},
+    arena::NodeId,
+    avl::{AvlLeaf, AvlTree, ChildSide, HashBuffers, LeafEdit, LeafInsert, LeafPlace},
     chunk_hashes::ChunkHashes,
     entries::EntryArrays,
     hash::{self, HashBatch},

@@ -10,6 +10,7 @@
 //! B+AVL has the shape and the roots of the backend `storage-bavl` with one insertion per block.
 //! That backend keeps its entries on disk; the trees of the paper do not.
 
+mod arena;
 mod avl;
 mod avlplus;
 mod avlstar;

@@ -9,12 +9,12 @@ mod rebuild;
 
 pub(super) use rebuild::MovableLeaf;
 
-use super::hash::HashBatch;
+use super::{
+    arena::{NodeArena, NodeId},
+    hash::HashBatch,
+};
 use alloy_primitives::B256;
 use std::fmt::Debug;
-
-/// Index of a node, or of a leaf.
-pub(super) type NodeId = u32;
 
 /// Number of leaves, or inner nodes, that are hashed together.
 const AT_ONCE: usize = 64;
@@ -89,20 +89,18 @@ pub(super) enum LeafInsert<L> {
 
 #[derive(Debug)]
 pub(super) struct AvlTree<L: AvlLeaf> {
-    nodes: Vec<AvlNode>,
+    nodes: NodeArena<AvlNode>,
     leaves: Vec<L>,
     shared: L::SharedData,
-    free: Vec<NodeId>,
     top: Option<NodeId>,
 }
 
 impl<L: AvlLeaf> AvlTree<L> {
     pub(super) fn new() -> Self {
         Self {
-            nodes: Vec::new(),
+            nodes: NodeArena::new(),
             leaves: Vec::new(),
             shared: L::SharedData::default(),
-            free: Vec::new(),
             top: None,
         }
     }
@@ -131,16 +129,11 @@ impl<L: AvlLeaf> AvlTree<L> {
     }
 
     fn node(&self, id: NodeId) -> &AvlNode {
-        &self.nodes[id as usize]
+        &self.nodes[id]
     }
 
     fn add(&mut self, node: AvlNode) -> NodeId {
-        if let Some(id) = self.free.pop() {
-            self.nodes[id as usize] = node;
-            return id;
-        }
-        self.nodes.push(node);
-        (self.nodes.len() - 1) as NodeId
+        self.nodes.add(node)
     }
 
     /// Adds a node for a leaf, which is stored at index `at`, or at the end.
@@ -187,7 +180,7 @@ impl<L: AvlLeaf> AvlTree<L> {
     pub(super) fn find_mut(&mut self, key: u32) -> Option<NodeId> {
         let mut at = self.top?;
         loop {
-            let node = &mut self.nodes[at as usize];
+            let node = &mut self.nodes[at];
             node.is_stale = true;
             node.first = node.first.min(key);
             if node.height == 0 {
@@ -247,7 +240,7 @@ impl<L: AvlLeaf> AvlTree<L> {
         if height == 0 {
             return match insert(self.leaves.get_mut(left as usize), &mut self.shared) {
                 LeafInsert::Changed => {
-                    self.nodes[id as usize].is_stale = true;
+                    self.nodes[id].is_stale = true;
                     id
                 }
                 LeafInsert::Beside(leaf) => {
@@ -261,7 +254,7 @@ impl<L: AvlLeaf> AvlTree<L> {
             true => (self.put_below(left, key, insert), right),
             false => (left, self.put_below(right, key, insert)),
         };
-        self.free.push(id);
+        self.nodes.remove(id);
         self.join(left, right)
     }
 
@@ -281,7 +274,7 @@ impl<L: AvlLeaf> AvlTree<L> {
             return Some(id);
         }
         let AvlNode { separator, left, right, height, .. } = *self.node(id);
-        self.free.push(id);
+        self.nodes.remove(id);
         if height == 0 {
             let new: Vec<_> = edits.iter().flat_map(|edit| edit.new.iter().copied()).collect();
             return self.halve(&new);
@@ -310,11 +303,11 @@ impl<L: AvlLeaf> AvlTree<L> {
     fn join(&mut self, left: NodeId, right: NodeId) -> NodeId {
         let (l, r) = (*self.node(left), *self.node(right));
         if l.height > r.height + 1 {
-            self.free.push(left);
+            self.nodes.remove(left);
             let near = self.join(l.right, right);
             self.balance_right(l.left, near)
         } else if r.height > l.height + 1 {
-            self.free.push(right);
+            self.nodes.remove(right);
             let near = self.join(left, r.left);
             self.balance_left(near, r.right)
         } else {
@@ -328,10 +321,10 @@ impl<L: AvlLeaf> AvlTree<L> {
         if r.height <= self.node(left).height + 1 {
             return self.inner(left, right);
         }
-        self.free.push(right);
+        self.nodes.remove(right);
         let inside = *self.node(r.left);
         let (one, other) = if inside.height > self.node(r.right).height {
-            self.free.push(r.left);
+            self.nodes.remove(r.left);
             (self.inner(left, inside.left), self.inner(inside.right, r.right))
         } else {
             (self.inner(left, r.left), r.right)
@@ -345,10 +338,10 @@ impl<L: AvlLeaf> AvlTree<L> {
         if l.height <= self.node(right).height + 1 {
             return self.inner(left, right);
         }
-        self.free.push(left);
+        self.nodes.remove(left);
         let inside = *self.node(l.right);
         let (one, other) = if inside.height > self.node(l.left).height {
-            self.free.push(l.right);
+            self.nodes.remove(l.right);
             (self.inner(l.left, inside.left), self.inner(inside.right, right))
         } else {
             (l.left, self.inner(l.right, right))
@@ -369,7 +362,7 @@ impl<L: AvlLeaf> AvlTree<L> {
             for nodes in stale.chunks(AT_ONCE) {
                 let hashes = if height == 0 {
                     which.clear();
-                    which.extend(nodes.iter().map(|id| self.nodes[*id as usize].left));
+                    which.extend(nodes.iter().map(|id| self.nodes[*id].left));
                     hashes.clear();
                     L::hash_all(&mut self.leaves, &mut self.shared, which, batch, hashes);
                     &hashes[..]
@@ -381,7 +374,7 @@ impl<L: AvlLeaf> AvlTree<L> {
                     batch.finish()
                 };
                 for (id, hash) in nodes.iter().zip(hashes) {
-                    let node = &mut self.nodes[*id as usize];
+                    let node = &mut self.nodes[*id];
                     (node.hash, node.is_stale) = (*hash, false);
                 }
             }

@@ -1,6 +1,9 @@
 //! Trees made of the leaves of other trees: of messages, of two trees, and of parts of one.
 
-use super::{AvlLeaf, AvlTree, NodeId};
+use super::{
+    super::arena::{NodeId, SubtreeStack},
+    AvlLeaf, AvlTree,
+};
 
 /// A leaf that can be moved to another tree.
 pub(crate) trait MovableLeaf: AvlLeaf {
@@ -16,37 +19,23 @@ impl<L: AvlLeaf> AvlTree<L> {
         leaves: impl Iterator<Item = (L, u8)>,
     ) -> Option<Self> {
         let mut tree = Self { shared, ..Self::new() };
-        // Subtrees that wait for their right siblings, in order of falling height, and for each the
-        // height of its future parent.
-        let mut waiting: Vec<NodeId> = Vec::new();
-        let mut parents: Vec<u8> = Vec::new();
+        let mut stack = SubtreeStack::default();
         for (leaf, key_height) in leaves {
-            if waiting.is_empty() != (key_height == 0) {
+            if !stack.takes(key_height) {
                 return None;
             }
-            while parents.last().is_some_and(|height| *height < key_height) {
-                tree.close(&mut waiting, &mut parents)?;
-            }
-            if key_height > 0 {
-                parents.push(key_height);
-            }
             let node = tree.leaf(leaf, None);
-            waiting.push(node);
+            stack.push(node, key_height, |left, right, height| tree.close(left, right, height))?;
         }
-        while !parents.is_empty() {
-            tree.close(&mut waiting, &mut parents)?;
-        }
-        tree.top = waiting.pop();
+        tree.top = stack.finish(|left, right, height| tree.close(left, right, height))?;
         Some(tree)
     }
 
-    /// Makes the last waiting subtree the right child of a new node.
-    fn close(&mut self, waiting: &mut Vec<NodeId>, parents: &mut Vec<u8>) -> Option<()> {
-        let (height, right, left) = (parents.pop()?, waiting.pop()?, waiting.pop()?);
+    /// The parent of two subtrees; `None` if they cannot have one of this height.
+    fn close(&mut self, left: NodeId, right: NodeId, height: u8) -> Option<NodeId> {
         let is_balanced = self.node(left).height.abs_diff(self.node(right).height) <= 1;
         let node = self.inner(left, right);
-        waiting.push(node);
-        (is_balanced && self.node(node).height == height).then_some(())
+        (is_balanced && self.node(node).height == height).then_some(node)
     }
 }
 
