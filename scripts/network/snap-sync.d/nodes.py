@@ -68,12 +68,18 @@ def load_chain(node, kind, made, form="", file=None):
         )  # fmt: skip
 
 
-def start_server(kind, folder, made, programs):
-    """A node with the blocks up to `made.end`."""
+def start_server(kind, folder, made, programs, is_kept=False):
+    """A node with the blocks up to `made.end`; with `is_kept`, the next one begins with a copy of its state."""
     kind, _, form = kind.partition("/")
     # With plain keys a node serves no states by default.
     node = new_node(kind, name_of("server", kind, form), folder, made, programs, ["--snap.serve", "true"])
-    load_chain(node, kind, made, form)
+    loaded = Path(folder) / name_of("loaded", kind, form)
+    if loaded.exists():
+        shutil.copytree(loaded, node.datadir)
+    else:
+        load_chain(node, kind, made, form)
+        if is_kept:
+            shutil.copytree(node.datadir, loaded)
     node.start()
     number = int(node.rpc.call("eth_blockNumber"), 16)
     if number != made.end:
