@@ -81,6 +81,11 @@ impl ChainSpec {
     ///
     /// A Paris condition without a known block has `activation_block_number: u64::MAX`.
     pub fn new(parts: ChainSpecParts) -> Self {
+        Self::with_root(parts, genesis_state_root)
+    }
+
+    /// As [`new`](Self::new); `root` gives the state root of the initial accounts.
+    pub(crate) fn with_root(parts: ChainSpecParts, root: impl FnOnce(&Genesis) -> B256) -> Self {
         let ChainSpecParts {
             name,
             chain_id,
@@ -100,8 +105,8 @@ impl ChainSpec {
             forks.push((EthereumHardfork::Dao, ForkCondition::Block(block)));
         }
         let forks = EthereumChainHardforks::new(forks);
-        let header = genesis_header
-            .unwrap_or_else(|| genesis_header_of(&genesis, &forks, genesis_state_root(&genesis)));
+        let header =
+            genesis_header.unwrap_or_else(|| genesis_header_of(&genesis, &forks, root(&genesis)));
         Self {
             name,
             chain_id,
@@ -154,7 +159,8 @@ impl ChainSpec {
 
     /// The initial accounts in ascending order of address.
     ///
-    /// Slots with value zero and empty code mean the same as their absence.
+    /// Slots with value zero and empty code mean the same as their absence. In WebAssembly the
+    /// public networks have none.
     pub fn genesis_accounts(&self) -> impl Iterator<Item = (&Address, &GenesisAccount)> {
         self.genesis.alloc.iter()
     }
