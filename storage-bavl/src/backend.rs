@@ -7,13 +7,14 @@ use crate::{
     load::{self, ChunkCut},
     prove,
     state::root,
-    verify,
+    verify, witness,
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
     AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions, BackendIdentity,
     BackendKey, BackendProfile, BulkSink, CacheCompaction, CompactedCache, HashId, NodeRead,
-    NodeWrite, ProofError, StateError, StateValue, flat,
+    NodeWrite, ProofError, StateError, StateValue, WitnessMaker, WitnessRequest, WitnessSupport,
+    descriptor::WitnessResult, flat,
 };
 use std::path::Path;
 
@@ -166,8 +167,25 @@ impl Backend for Bavl {
         BackendExtensions {
             chunks: Some(self),
             cache_compaction: Some(self),
+            witnesses: WitnessSupport::Maker(self),
             ..BackendExtensions::default()
         }
+    }
+}
+
+impl WitnessMaker for Bavl {
+    fn make_witness(
+        &self,
+        view: &dyn NodeRead,
+        cache: &AnyCache,
+        block: WitnessRequest<'_>,
+    ) -> Result<Bytes, StateError> {
+        let state: &BavlState = cache.get()?;
+        Ok(witness::make(self.most, view, state.tree(view, self.most)?, block)?.into())
+    }
+
+    fn open_witness(&self, root: B256, witness: &[u8]) -> WitnessResult {
+        witness::open(root, witness)
     }
 }
 

@@ -35,6 +35,11 @@ impl ProofVerifier for BavlVerifier {
             Some(_) => Err(ProofFormat::NO_HISTORY),
         }
     }
+
+    #[cfg(feature = "std")]
+    fn open_witness(&self, root: B256, witness: &[u8]) -> retrie_state::descriptor::WitnessResult {
+        crate::witness::open(root, witness)
+    }
 }
 
 /// The proof format of `bavl`: multi-proofs of an AVL tree of chunks.

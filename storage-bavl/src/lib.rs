@@ -49,6 +49,7 @@
 //! | `update`, `regroup`, `apply` | a block: chunks that stay in place, chunks that are cut again, the tree |
 //! | `load`, `prove`, `check` | bulk load, making proofs, `db verify` |
 //! | `state_sync` | serving the tree chunk by chunk, and checking the answers |
+//! | `witness` | block witnesses: a partial tree, and how a block changes it |
 //! | `backend`, `descriptor` | the `Backend` implementation, flags and registration |
 
 #![cfg_attr(not(feature = "std"), no_std)]
@@ -92,6 +93,8 @@ mod tree;
 mod update;
 #[cfg(feature = "std")]
 mod upper;
+#[cfg(feature = "std")]
+mod witness;
 
 #[cfg(feature = "std")]
 pub use backend::{Bavl, TreeShape};

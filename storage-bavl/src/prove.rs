@@ -84,7 +84,7 @@ fn entry(
 }
 
 /// The entry of `key`; if it has none, the entries before and after it.
-fn around(
+pub(crate) fn around(
     view: &dyn NodeRead,
     key: &BackendKey,
 ) -> Result<Vec<(BackendKey, StateValue)>, StateError> {

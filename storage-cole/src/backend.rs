@@ -2,6 +2,7 @@
 
 use crate::{
     ColeParams, ParamsError, apply, check,
+    descriptor::NO_WITNESS,
     levels::{LsmLevels, PendingRun},
     prove,
     record::{BLOCKS, MANIFEST, MEMORY, META, RunManifest, parse_blocks},
@@ -15,7 +16,7 @@ use retrie_state::{
     AccountKey, AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions,
     BackendIdentity, BackendKey, BackendProfile, BackendStats, BulkSink, CacheCompaction,
     CompactedCache, HashId, JobFiles, Maintenance, NodeRead, NodeWrite, ProofError,
-    ProvenanceQueries, StateError, StateHistory, StateValue, ValueVersion,
+    ProvenanceQueries, StateError, StateHistory, StateValue, ValueVersion, WitnessSupport,
 };
 use std::{ops::RangeInclusive, path::Path};
 
@@ -195,6 +196,7 @@ impl Backend for Cole {
             maintenance: Some(self),
             cache_compaction: Some(self),
             job_files: Some(self),
+            witnesses: WitnessSupport::Unsupported(NO_WITNESS),
             ..BackendExtensions::default()
         }
     }

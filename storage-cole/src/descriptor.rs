@@ -5,11 +5,15 @@ use alloc::{sync::Arc, vec::Vec};
 use alloy_primitives::B256;
 use core::ops::RangeInclusive;
 use retrie_state::{
-    BackendKey, HashId, ProofError, StateValue, ValueVersion,
-    descriptor::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier},
+    BackendKey, HashId, ProofError, StateValue, ValueVersion, WitnessError,
+    descriptor::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier, WitnessResult},
 };
 
 const NAME: &str = "cole";
+
+/// Why there are no block witnesses.
+pub(crate) const NO_WITNESS: &str = "a checkpoint puts the root of a whole new run into the state's root, and no root binds how many \
+     pairs the memory level holds, which decides when";
 
 /// The format of proofs. The parameters are part of a store's identity: a proof under other
 /// parameters may be false.
@@ -50,6 +54,10 @@ impl ProofVerifier for ColeParams {
         proof: &[u8],
     ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
         verify_versions(self, root, keys, blocks, proof)
+    }
+
+    fn open_witness(&self, _: B256, _: &[u8]) -> WitnessResult {
+        Err(WitnessError::Unsupported { why: NO_WITNESS })
     }
 }
 

@@ -9,13 +9,14 @@ use crate::{
     merge::MergeRegistry,
     prove,
     state::{LmptState, empty_root},
-    verify,
+    verify, witness,
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
     AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions, BackendIdentity,
     BackendKey, BackendProfile, BackendStats, BulkSink, CacheCompaction, CompactedCache, HashId,
-    Maintenance, NodeRead, NodeWrite, ProofError, StateError, StateValue, flat,
+    Maintenance, NodeRead, NodeWrite, ProofError, StateError, StateValue, WitnessMaker,
+    WitnessRequest, WitnessSupport, descriptor::WitnessResult, flat,
 };
 use retrie_storage_mpt::MemorySource;
 use std::path::Path;
@@ -153,8 +154,24 @@ impl Backend for Lmpt {
         BackendExtensions {
             maintenance: Some(self),
             cache_compaction: Some(self),
+            witnesses: WitnessSupport::Maker(self),
             ..BackendExtensions::default()
         }
+    }
+}
+
+impl WitnessMaker for Lmpt {
+    fn make_witness(
+        &self,
+        view: &dyn NodeRead,
+        cache: &AnyCache,
+        block: WitnessRequest<'_>,
+    ) -> Result<Bytes, StateError> {
+        witness::make(&self.params, view, cache.get()?, block)
+    }
+
+    fn open_witness(&self, root: B256, witness: &[u8]) -> WitnessResult {
+        witness::open(root, witness)
     }
 }
 

@@ -34,6 +34,11 @@ impl ProofVerifier for LmptVerifier {
             Some(_) => Err(ProofFormat::NO_HISTORY),
         }
     }
+
+    #[cfg(feature = "std")]
+    fn open_witness(&self, root: B256, witness: &[u8]) -> retrie_state::descriptor::WitnessResult {
+        crate::witness::open(root, witness)
+    }
 }
 
 /// The format of proofs, which have up to three parts.

@@ -64,6 +64,7 @@
 //! | `backend`, `descriptor` | the implementation of `Backend`; flags and registration |
 //! | `apply`, `load` | applying a delta; bulk load |
 //! | `garbage` | what commits do beside blocks: writing rows ahead, removing garbage |
+//! | `witness` | block witnesses |
 //! | `prove`, `verify` | making proofs; checking proofs: pure, `no_std` |
 //! | `check` | the check of all rows for `db verify` |
 
@@ -107,6 +108,8 @@ mod record;
 mod snapshot;
 #[cfg(feature = "std")]
 mod state;
+#[cfg(feature = "std")]
+mod witness;
 
 #[cfg(feature = "std")]
 pub use backend::Lmpt;

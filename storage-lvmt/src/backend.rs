@@ -11,14 +11,15 @@ use crate::{
     second_level::{CHUNKS, LOG},
     shard::ProofShard,
     state::LvmtState,
-    verify,
+    verify, witness,
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
     AccountKey, AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions,
     BackendIdentity, BackendKey, BackendProfile, BackendStats, BulkSink, CacheCompaction,
     CompactedCache, HashId, KeyRange, NodeRead, NodeWrite, ProofError, ProofHole, ProofShards,
-    ScanDirection, StateError, StateValue, prefix_end,
+    ScanDirection, StateError, StateValue, WitnessMaker, WitnessRequest, WitnessSupport,
+    descriptor::WitnessResult, prefix_end,
 };
 use std::{fmt, path::Path, sync::Arc};
 
@@ -253,8 +254,24 @@ impl Backend for Lvmt {
         BackendExtensions {
             proof_shards: Some(self),
             cache_compaction: Some(self),
+            witnesses: WitnessSupport::Maker(self),
             ..BackendExtensions::default()
         }
+    }
+}
+
+impl WitnessMaker for Lvmt {
+    fn make_witness(
+        &self,
+        view: &dyn NodeRead,
+        cache: &AnyCache,
+        block: WitnessRequest<'_>,
+    ) -> Result<Bytes, StateError> {
+        witness::make(&self.params, self.shard, view, cache.get()?, block)
+    }
+
+    fn open_witness(&self, root: B256, witness: &[u8]) -> WitnessResult {
+        witness::open(self.params.verifier(), root, witness)
     }
 }
 

@@ -1,12 +1,12 @@
 //! Registration of `lvmt`: the verifier of its proofs, its flags, and the source of its public
 //! parameters.
 
-use crate::{VerifierParams, verify};
+use crate::{VerifierParams, verify, witness};
 use alloc::{sync::Arc, vec::Vec};
 use alloy_primitives::B256;
 use retrie_state::{
     BackendKey, HashId, ProofError, StateValue,
-    descriptor::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier},
+    descriptor::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier, WitnessResult},
 };
 
 const NAME: &str = "lvmt";
@@ -40,6 +40,10 @@ impl ProofVerifier for VerifierParams {
             None => verify(self, root, keys, proof),
             Some(_) => Err(ProofFormat::NO_HISTORY),
         }
+    }
+
+    fn open_witness(&self, root: B256, witness: &[u8]) -> WitnessResult {
+        witness::open(self, root, witness)
     }
 }
 

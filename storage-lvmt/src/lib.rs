@@ -57,6 +57,7 @@
 //! | `garbage` | garbage collection of the Merkle trees |
 //! | `shard` | proof shards |
 //! | `check` | the check of all rows for `db verify` |
+//! | `witness` | block witnesses: making them, and applying deltas to opened ones |
 //! | `proof`, [`verify()`] | making proofs, their bytes; checking proofs: pure, `no_std` |
 
 #![cfg_attr(not(feature = "std"), no_std)]
@@ -70,6 +71,7 @@ mod params;
 mod point;
 mod proof;
 mod verify;
+mod witness;
 
 #[cfg(feature = "std")]
 mod apply;

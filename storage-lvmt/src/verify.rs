@@ -69,22 +69,61 @@ pub fn verify(
     keys: &[BackendKey],
     proof: &[u8],
 ) -> Result<Vec<Option<StateValue>>, ProofError> {
-    let parts = LvmtProof::decode(proof, proof.len())?;
-    if parts.height != params.height() {
-        return Err(ProofError::WrongKind { what: "height" });
+    let shown = ShownEntries::read(params.height(), root, keys, proof)?;
+    shown.check_openings(params, root, keys, proof)?;
+    let numbers = shown.asked.numbers();
+    Ok(numbers.iter().map(|number| shown.values[*number].clone()).collect())
+}
+
+/// What a proof shows: entries on the paths of keys.
+pub(crate) struct ShownEntries {
+    pub(crate) parts: LvmtProof,
+    /// Commitment of the root AMT.
+    pub(crate) commitment: G1Point,
+    pub(crate) asked: AskedKeys,
+    /// The entries, in the order of `parts`.
+    pub(crate) visits: Vec<EntryVisit>,
+    /// For each asked key, by number: its visit and slot, if it has one.
+    pub(crate) places: Vec<Option<(usize, u8)>>,
+    pub(crate) values: Vec<Option<StateValue>>,
+}
+
+impl ShownEntries {
+    /// Reads a proof and checks all of it but the openings.
+    pub(crate) fn read(
+        height: u8,
+        root: B256,
+        keys: &[BackendKey],
+        proof: &[u8],
+    ) -> Result<Self, ProofError> {
+        let parts = LvmtProof::decode(proof, proof.len())?;
+        if parts.height != height {
+            return Err(ProofError::WrongKind { what: "height" });
+        }
+        if KeyForm::of(keys) != parts.form {
+            return Err(ProofError::WrongKind { what: "form of the keys" });
+        }
+        let asked = AskedKeys::new(keys, parts.height);
+        let commitment = point(&parts.commitment)?;
+        let mut walk = EntryWalk::new(&asked, parts.entries.len());
+        walk.all(commitment, &parts.entries)?;
+        let EntryWalk { visits, places, values, tuples, .. } = walk;
+        check_display(&visits, &parts.entries)?;
+        check_root(root, &commitment, &parts, tuples)?;
+        Ok(Self { parts, commitment, asked, visits, places, values })
     }
-    if KeyForm::of(keys) != parts.form {
-        return Err(ProofError::WrongKind { what: "form of the keys" });
+
+    /// Checks the openings of the entries.
+    pub(crate) fn check_openings(
+        &self,
+        params: &VerifierParams,
+        root: B256,
+        keys: &[BackendKey],
+        proof: &[u8],
+    ) -> Result<(), ProofError> {
+        let entries: Vec<_> = self.parts.entries.iter().collect();
+        check_openings(params, &self.visits, &entries, &seed(params, root, keys, proof))
     }
-    let asked = AskedKeys::new(keys, parts.height);
-    let commitment = point(&parts.commitment)?;
-    let mut walk = EntryWalk::new(&asked, parts.entries.len());
-    walk.all(commitment, &parts.entries)?;
-    check_display(&walk.visits, &parts.entries)?;
-    check_root(root, &commitment, &parts, walk.tuples)?;
-    let entries: Vec<_> = parts.entries.iter().collect();
-    check_openings(params, &walk.visits, &entries, &seed(params, root, keys, proof))?;
-    Ok(asked.numbers().iter().map(|number| walk.values[*number].clone()).collect())
 }
 
 /// Checks what `part` shows and `own` does not: openings by their quotients, blocks' trees by
@@ -131,15 +170,15 @@ pub(crate) fn check_part(
 }
 
 /// An entry on the path of requested keys.
-struct EntryVisit {
+pub(crate) struct EntryVisit {
     /// The visit of the entry above.
-    above: Option<usize>,
+    pub(crate) above: Option<usize>,
     /// Commitment of its AMT.
     commitment: G1Point,
     /// The number of the entry in its AMT.
-    entry: u32,
+    pub(crate) entry: u32,
     /// Commitment of the sub-AMT below, if the path of a key goes on.
-    below: Option<G1Point>,
+    pub(crate) below: Option<G1Point>,
     /// Whether a key that comes to this entry is absent. Then the proof must show all occupants.
     absent: bool,
 }
@@ -150,6 +189,8 @@ struct EntryWalk<'a> {
     visits: Vec<EntryVisit>,
     /// The last visit of each requested key.
     last: Vec<Option<usize>>,
+    /// The visit and the slot of each requested key that has one.
+    places: Vec<Option<(usize, u8)>>,
     values: Vec<Option<StateValue>>,
     tuples: Vec<(ProvenPosition, B256)>,
 }
@@ -160,6 +201,7 @@ impl<'a> EntryWalk<'a> {
             asked,
             visits: Vec::with_capacity(entries),
             last: vec![None; asked.len()],
+            places: vec![None; asked.len()],
             values: vec![None; asked.len()],
             tuples: Vec::new(),
         }
@@ -215,6 +257,7 @@ impl<'a> EntryWalk<'a> {
                         _ => return Err(malformed("asked key")),
                     }
                     self.values[run[at]] = tuple.value.clone();
+                    self.places[run[at]] = Some((self.visits.len(), slot as u8));
                     self.asked.key(run[at])
                 }
                 SlotOccupant::Other(key) => {

@@ -1,7 +1,7 @@
 //! The backend `mpt`: the trie over the framework's key-value view.
 
 use crate::{
-    TrieHash,
+    TrieHash, audit, block_witness,
     ethereum::{
         self, AccountDelta, BulkLayout, EarlyTries, TrieCache, by_account, chunks, decode_account,
         merge_nodes, ranges, refuse_orphan, slot_items,
@@ -19,8 +19,9 @@ use retrie_state::{
     BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile, BulkSink,
     ChunkId, ChunkServer, HashId, KeyForm, KeyRange, NodeRead, NodeWrite, OpenedChunk,
     PartialState, PartialTree, Prefetcher, ProofError, RangeFormat, RangeServer, RowTable,
-    ScanDirection, StateChange, StateChunks, StateError, StateRanges, StateValue, compare_rows,
-    flat, prefix_end,
+    ScanDirection, StateChange, StateChunks, StateError, StateRanges, StateValue, WitnessAudit,
+    WitnessMaker, WitnessRequest, WitnessSupport, compare_rows, descriptor::WitnessResult, flat,
+    prefix_end,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -376,6 +377,7 @@ impl Backend for Mpt {
             chunks: Some(self),
             ranges: Some(self),
             partial_state: Some(self),
+            witnesses: WitnessSupport::Maker(self),
             ..BackendExtensions::default()
         }
     }
@@ -411,6 +413,25 @@ impl PartialState for Mpt {
         nodes: &[Bytes],
     ) -> Result<Arc<dyn PartialTree>, StateError> {
         Ok(Arc::new(crate::witness::PartialMpt::open(root, WitnessNodes::new(nodes))))
+    }
+
+    fn audit_witness(&self, root: B256, nodes: &[Bytes]) -> Result<WitnessAudit, StateError> {
+        Ok(audit::open(root, nodes))
+    }
+}
+
+impl WitnessMaker for Mpt {
+    fn make_witness(
+        &self,
+        view: &dyn NodeRead,
+        cache: &AnyCache,
+        block: WitnessRequest<'_>,
+    ) -> Result<Bytes, StateError> {
+        block_witness::make(&MptTries { view, cache: cache.get()? }, block)
+    }
+
+    fn open_witness(&self, root: B256, witness: &[u8]) -> WitnessResult {
+        block_witness::open(TrieHash::Keccak256, root, witness)
     }
 }
 

@@ -29,6 +29,11 @@ impl ProofVerifier for MptVerifier {
             Some(_) => Err(ProofFormat::NO_HISTORY),
         }
     }
+
+    #[cfg(feature = "std")]
+    fn open_witness(&self, root: B256, witness: &[u8]) -> retrie_state::descriptor::WitnessResult {
+        crate::block_witness::open(self.0, root, witness)
+    }
 }
 
 /// The proof format of the backend `backend`, whose proofs are nodes of tries hashed with `hash`.

@@ -64,7 +64,8 @@
 //! | [`PrunedMpt`] | its layout that deletes old nodes |
 //! | `decode` | nodes decoded from RLP, as links or in place |
 //! | [`verify`] | checking proofs, and the format of their bytes: pure, `no_std` |
-//! | `witness` | partial tries opened from the nodes of a witness |
+//! | `witness`, [`block_witness`] | partial tries opened from the nodes of a witness; its bytes |
+//! | `audit` | which nodes of a witness are needed |
 //! | `descriptor` | registration of both backends and their proof formats |
 
 #![cfg_attr(not(feature = "std"), no_std)]
@@ -83,7 +84,11 @@ pub use hash::TrieHash;
 #[cfg(feature = "std")]
 mod archive;
 #[cfg(feature = "std")]
+mod audit;
+#[cfg(feature = "std")]
 mod backend;
+#[cfg(feature = "std")]
+pub mod block_witness;
 #[cfg(feature = "std")]
 mod decode;
 #[cfg(feature = "std")]

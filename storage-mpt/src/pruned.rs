@@ -20,6 +20,7 @@
 use crate::{
     TrieHash,
     archive::{BEHIND_KEYS, DEFAULT_CACHE, HashedNodes, HashedStates, NodeKeys, NodeRecorder},
+    block_witness,
     ethereum::{self, AccountDelta, BulkLayout, by_account, slot_items},
     trie::{LeafSorter, LeafUpdate, NodeChanges, Trie},
     verify,
@@ -30,7 +31,7 @@ use retrie_state::{
     AccountKey, AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend,
     BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile, BackendStats,
     BulkSink, NodeRead, NodeWrite, ProofError, RowTable, StateChange, StateError, StateValue,
-    compare_rows,
+    WitnessMaker, WitnessRequest, WitnessSupport, compare_rows, descriptor::WitnessResult,
 };
 use std::{fmt, path::Path};
 
@@ -307,8 +308,24 @@ impl Backend for PrunedMpt {
         BackendExtensions {
             // With another hash function no Ethereum client can check these proofs.
             account_proofs: self.profile().ethereum_root.then_some(self),
+            witnesses: WitnessSupport::Maker(self),
             ..BackendExtensions::default()
         }
+    }
+}
+
+impl WitnessMaker for PrunedMpt {
+    fn make_witness(
+        &self,
+        view: &dyn NodeRead,
+        cache: &AnyCache,
+        block: WitnessRequest<'_>,
+    ) -> Result<Bytes, StateError> {
+        self.states.witness(view, cache.get()?, block)
+    }
+
+    fn open_witness(&self, root: B256, witness: &[u8]) -> WitnessResult {
+        block_witness::open(self.states.with, root, witness)
     }
 }
 

@@ -9,11 +9,15 @@ use crate::{
     leaf,
     trie::{Branch, BranchLink, NodeLink, NodeSource, Trie},
 };
-use alloy_primitives::{Address, B256, Bytes, keccak256, map::B256HashMap};
-use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
+use alloy_primitives::{
+    Address, B256, Bytes,
+    map::{B256HashMap, B256Set},
+};
+use alloy_trie::{Nibbles, nodes::RlpNode};
+use parking_lot::Mutex;
 use retrie_state::{
-    Account, AccountKey, KeyForm, PartialTree, StateDelta, StateError, StateKey, StateReader,
-    StateValue,
+    Account, AccountKey, BackendDelta, BackendKey, KeyForm, PartialTree, StateDelta, StateError,
+    StateKey, StateReader, StateValue,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,12 +25,30 @@ use std::{collections::BTreeMap, sync::Arc};
 #[derive(Clone, Debug, Default)]
 pub struct WitnessNodes {
     by_hash: B256HashMap<Bytes>,
+    /// Hashes of the nodes that were needed, if the witness is being checked.
+    needed: Option<Arc<Mutex<B256Set>>>,
 }
 
 impl WitnessNodes {
     /// Hashes `nodes`; their order does not matter, and duplicates are allowed.
     pub fn new(nodes: &[Bytes]) -> Self {
-        Self { by_hash: nodes.iter().map(|node| (keccak256(node), node.clone())).collect() }
+        Self::hashed(TrieHash::Keccak256, nodes)
+    }
+
+    /// As [`new`](Self::new) for tries hashed `with` this function.
+    pub(crate) fn hashed(with: TrieHash, nodes: &[Bytes]) -> Self {
+        let by_hash = nodes.iter().map(|node| (with.hash(node), node.clone())).collect();
+        Self { by_hash, needed: None }
+    }
+
+    /// The same nodes, which note in `needed` which of them are needed.
+    pub(crate) fn noting(self, needed: Arc<Mutex<B256Set>>) -> Self {
+        Self { needed: Some(needed), ..self }
+    }
+
+    /// The nodes by hash.
+    pub(crate) const fn by_hash(&self) -> &B256HashMap<Bytes> {
+        &self.by_hash
     }
 
     /// RLP of the node with this reference, at `path`.
@@ -35,6 +57,9 @@ impl WitnessNodes {
         let node = self.by_hash.get(&hash).ok_or_else(|| StateError::MissingWitness {
             what: format!("trie node {hash} at path {path:?}"),
         })?;
+        if let Some(needed) = &self.needed {
+            needed.lock().insert(hash);
+        }
         Ok(node)
     }
 }
@@ -64,6 +89,7 @@ fn malformed(path: &Nibbles) -> StateError {
 /// A partial state in memory, opened from a witness.
 #[derive(Clone, Debug)]
 pub struct PartialMpt {
+    with: TrieHash,
     nodes: Arc<WitnessNodes>,
     accounts: Trie,
     /// Storage tries that changed since the witness was opened.
@@ -74,8 +100,13 @@ impl PartialMpt {
     /// The part of the state under `root` that `nodes` contain. Nodes are decoded when they are
     /// needed.
     pub fn open(root: B256, nodes: WitnessNodes) -> Self {
-        let accounts = Trie::unresolved(TrieHash::Keccak256, root);
-        Self { nodes: Arc::new(nodes), accounts, storages: BTreeMap::new() }
+        Self::hashed(TrieHash::Keccak256, root, nodes)
+    }
+
+    /// As [`open`](Self::open) for tries hashed `with` this function.
+    pub(crate) fn hashed(with: TrieHash, root: B256, nodes: WitnessNodes) -> Self {
+        let accounts = Trie::unresolved(with, root);
+        Self { with, nodes: Arc::new(nodes), accounts, storages: BTreeMap::new() }
     }
 
     /// The root of the state.
@@ -91,9 +122,12 @@ impl PartialMpt {
         self.account_of(&(*address).into())
     }
 
-    fn account_of(&self, owner: &AccountKey) -> Result<Option<(Account, B256)>, StateError> {
+    pub(crate) fn account_of(
+        &self,
+        owner: &AccountKey,
+    ) -> Result<Option<(Account, B256)>, StateError> {
         self.accounts
-            .get(&*self.nodes, &TrieHash::Keccak256.account_path(owner))
+            .get(&*self.nodes, &self.with.account_path(owner))
             .map_err(|error| of(error, format_args!("account {owner}")))?
             .map(|leaf| {
                 leaf::decode_account(&leaf).ok_or_else(|| {
@@ -104,24 +138,44 @@ impl PartialMpt {
             .transpose()
     }
 
+    /// The value of `key`.
+    pub(crate) fn value_of(&self, key: &BackendKey) -> Result<Option<StateValue>, StateError> {
+        let Some((account, root)) = self.account_of(key.account())? else { return Ok(None) };
+        let BackendKey::Slot(owner, slot) = key else { return Ok(Some(account.encode())) };
+        self.storage(owner, root)
+            .get(&*self.nodes, &self.with.slot_path(owner, slot))
+            .map_err(|error| of(error, format_args!("{key}")))?
+            .map(|leaf| {
+                leaf::decode_slot_value(&leaf).ok_or_else(|| {
+                    StateError::corrupt("witness", format!("the leaf of {key} is malformed"))
+                })
+            })
+            .transpose()
+    }
+
     fn storage(&self, owner: &AccountKey, root: B256) -> Trie {
         match self.storages.get(owner) {
             Some(trie) => trie.clone(),
-            None => Trie::unresolved(TrieHash::Keccak256, root),
+            None => Trie::unresolved(self.with, root),
         }
     }
 
     /// The state after `delta`, which is applied as one batch per trie.
     pub fn after(&self, delta: &StateDelta) -> Result<Self, StateError> {
+        self.after_block(&KeyForm::Plain.delta(delta))
+    }
+
+    /// As [`after`](Self::after), of a delta with keys of either form.
+    pub(crate) fn after_block(&self, delta: &BackendDelta) -> Result<Self, StateError> {
         let nodes = &*self.nodes;
         let mut storages = self.storages.clone();
         let mut items = Vec::new();
-        for touched in by_account(&KeyForm::Plain.delta(delta)) {
+        for touched in by_account(delta) {
             let owner = &touched.owner;
             let before = self.account_of(owner)?;
             let before = before.map(|(account, root)| (account, self.storage(owner, root)));
             let (item, storage) = touched
-                .after(TrieHash::Keccak256, before, nodes, &mut ())
+                .after(self.with, before, nodes, &mut ())
                 .map_err(|error| of(error, format_args!("storage of {owner}")))?;
             match storage {
                 Some(storage) => storages.insert(*owner, storage),
@@ -134,7 +188,7 @@ impl PartialMpt {
             .accounts
             .update(nodes, &items, &mut ())
             .map_err(|error| of(error, format_args!("the account trie")))?;
-        Ok(Self { nodes: self.nodes.clone(), accounts, storages })
+        Ok(Self { with: self.with, nodes: self.nodes.clone(), accounts, storages })
     }
 }
 
@@ -150,26 +204,14 @@ fn of(error: StateError, needed_for: core::fmt::Arguments<'_>) -> StateError {
 
 impl StateReader for PartialMpt {
     fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
-        let Some((account, root)) = self.account_and_storage_root(key.address())? else {
-            return Ok(None);
-        };
-        let StateKey::Slot(address, slot) = key else { return Ok(Some(account.encode())) };
-        self.storage(&(*address).into(), root)
-            .get(&*self.nodes, &keccak256(slot))
-            .map_err(|error| of(error, format_args!("{key}")))?
-            .map(|leaf| {
-                leaf::decode_slot_value(&leaf).ok_or_else(|| {
-                    StateError::corrupt("witness", format!("the leaf of {key} is malformed"))
-                })
-            })
-            .transpose()
+        self.value_of(&(*key).into())
     }
 
     /// Fails unless the witness shows that the storage is empty: it contains only hashes of keys.
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
         match self.account_and_storage_root(address)? {
             None => Ok(Vec::new()),
-            Some((_, root)) if root == EMPTY_ROOT_HASH => Ok(Vec::new()),
+            Some((_, root)) if root == self.with.empty_root() => Ok(Vec::new()),
             Some(_) => {
                 Err(StateError::MissingWitness { what: format!("the list of slots of {address}") })
             }

@@ -11,13 +11,14 @@ use crate::{
     prefetch, prove,
     state::{PbtState, StateTrees},
     stem::STEMS,
-    verify,
+    verify, witness,
 };
 use alloy_primitives::{B256, Bytes, keccak256};
 use retrie_state::{
     AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions, BackendIdentity,
     BackendKey, BackendProfile, BulkSink, CodePart, CodeProofs, NodeRead, NodeWrite, Prefetcher,
-    ProofError, StateError, StateValue, compare_rows, flat,
+    ProofError, StateError, StateValue, WitnessMaker, WitnessRequest, WitnessSupport, compare_rows,
+    descriptor::WitnessResult, flat,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -146,8 +147,24 @@ impl Backend for Pbt {
             prefetcher: Some(self),
             code_proofs: Some(self),
             chunks: Some(self),
+            witnesses: WitnessSupport::Maker(self),
             ..BackendExtensions::default()
         }
+    }
+}
+
+impl WitnessMaker for Pbt {
+    fn make_witness(
+        &self,
+        view: &dyn NodeRead,
+        cache: &AnyCache,
+        block: WitnessRequest<'_>,
+    ) -> Result<Bytes, StateError> {
+        Ok(witness::make(self.trees(view, cache.get()?), block)?.into())
+    }
+
+    fn open_witness(&self, root: B256, witness: &[u8]) -> WitnessResult {
+        witness::open(self.hash, root, witness)
     }
 }
 

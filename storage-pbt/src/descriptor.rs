@@ -34,6 +34,11 @@ impl ProofVerifier for PbtVerifier {
             Some(_) => Err(ProofFormat::NO_HISTORY),
         }
     }
+
+    #[cfg(feature = "std")]
+    fn open_witness(&self, root: B256, witness: &[u8]) -> retrie_state::descriptor::WitnessResult {
+        crate::witness::open(self.0, root, witness)
+    }
 }
 
 const fn format(hash: TreeHash, verifier: &'static PbtVerifier) -> ProofFormat {

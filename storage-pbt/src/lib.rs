@@ -45,6 +45,7 @@
 //! | `units` | what hangs in each tree |
 //! | `state` | the pages of one block's state that are in memory |
 //! | `apply`, `load`, `prefetch`, `prove` | a block, a whole state, pages loaded ahead, proofs |
+//! | `witness` | block witnesses: a partial tree, and how a block changes it |
 //! | `state_sync` | serving the tree in chunks, and checking the answers |
 //! | `backend`, `descriptor` | the `Backend` implementation and registration |
 //! | [`migration`] | the files of EIP-8347, and the check that they are right |
@@ -92,6 +93,8 @@ mod stem;
 mod tree;
 #[cfg(feature = "std")]
 mod units;
+#[cfg(feature = "std")]
+mod witness;
 
 #[cfg(feature = "std")]
 pub use backend::Pbt;

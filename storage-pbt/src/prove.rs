@@ -177,18 +177,51 @@ impl TreeWalk<'_> {
     /// The same node as several zones, as a branch of a page, or as leaves of a stem.
     pub(crate) fn settle(&self, mut node: Node) -> Result<Node, StateError> {
         loop {
+            node = match self.above_units(node)? {
+                Node::Exit(tree, exit) => match &exit.target {
+                    ExitTarget::Unit(unit) => self.unit(&tree, unit, &exit.hash)?,
+                    ExitTarget::Page(..) => return Err(lost("a node")),
+                },
+                settled => return Ok(settled),
+            };
+        }
+    }
+
+    /// The subtree of a group of chunks, if that is what hangs here and its code is not at hand.
+    pub(crate) fn unknown_chunks(&self, node: &Node) -> Result<Option<Subtree>, StateError> {
+        let Node::Exit(tree, exit) = self.above_units(node.clone())? else { return Ok(None) };
+        match &exit.target {
+            ExitTarget::Unit(unit) => match &unit.name {
+                UnitName::Chunks(code, _) if (self.codes)(code).is_none() => {
+                    self.subtree(&tree, &exit).map(Some)
+                }
+                _ => Ok(None),
+            },
+            ExitTarget::Page(..) => Ok(None),
+        }
+    }
+
+    /// The same node as several zones, as a branch of a page, as leaves of a stem, or as what hangs
+    /// where a unit is.
+    fn above_units(&self, mut node: Node) -> Result<Node, StateError> {
+        loop {
             node = match node {
                 Node::Zones(mut zones) if zones.len() < 2 => {
                     let (tree, root) = zones.pop().ok_or_else(|| lost("a zone"))?;
                     Node::Exit(tree, root)
                 }
-                Node::Exit(tree, exit) => match &exit.target {
-                    ExitTarget::Page(path, page) => {
-                        let page = self.page(&tree, path, page.as_ref())?;
-                        Node::Region(tree, page, 0, 0)
+                Node::Exit(tree, exit) => {
+                    let page = match &exit.target {
+                        ExitTarget::Page(path, page) => {
+                            Some(self.page(&tree, path, page.as_ref())?)
+                        }
+                        ExitTarget::Unit(_) => None,
+                    };
+                    match page {
+                        Some(page) => Node::Region(tree, page, 0, 0),
+                        None => return Ok(Node::Exit(tree, exit)),
                     }
-                    ExitTarget::Unit(unit) => self.unit(&tree, unit, &exit.hash)?,
-                },
+                }
                 Node::Region(tree, page, level, place) => {
                     let mask = region_mask(level, place);
                     let mut exits = page.exits().filter(|(at, _)| mask >> at & 1 == 1);

@@ -2,8 +2,9 @@
 
 use alloy_primitives::B256;
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendDelta, BackendIdentity, BackendKey, BackendProfile,
-    BulkSink, HashId, NodeRead, NodeWrite, StateError, StateValue, flat,
+    ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions, BackendIdentity,
+    BackendKey, BackendProfile, BulkSink, HashId, NodeRead, NodeWrite, StateError, StateValue,
+    WitnessSupport, flat,
 };
 use std::path::Path;
 
@@ -54,5 +55,12 @@ impl Backend for Raw {
             flat::put(sink, &key, &value)?;
         }
         Ok(B256::ZERO)
+    }
+
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions {
+            witnesses: WitnessSupport::Unsupported("it authenticates nothing"),
+            ..BackendExtensions::default()
+        }
     }
 }

@@ -84,6 +84,9 @@ enum CliCommand {
     /// Get proofs of the state from a node, and verify them.
     #[command(subcommand)]
     Proof(commands::proof::ProofCommand),
+    /// Make, verify and compare witnesses: what it takes to execute a block without a state.
+    #[command(subcommand)]
+    Witness(commands::witness::WitnessCommand),
     /// Write, check and import the files of the partitioned binary tree (EIP-8347).
     #[command(subcommand)]
     Pbt(commands::pbt::PbtCommand),
@@ -102,6 +105,7 @@ impl CliCommand {
         match self {
             Self::Db(command) => command.only_prints(),
             Self::Pbt(command) => command.only_prints(),
+            Self::Witness(command) => command.only_prints(),
             Self::Config(_) | Self::DumpGenesis(_) | Self::Proof(_) | Self::ReExecute(_) => true,
             #[cfg(feature = "lab")]
             Self::Replay(_) => true,
@@ -150,6 +154,7 @@ fn main() -> ExitCode {
         CliCommand::Bench(command) => command.run(&stop),
         CliCommand::Params(command) => command.run(&stop),
         CliCommand::Proof(command) => command.run(&stop),
+        CliCommand::Witness(command) => command.run(&stop),
         CliCommand::Pbt(command) => command.run(&stop),
         CliCommand::Db(command) => command.run(&stop),
         CliCommand::Stage(command) => command.run(),
@@ -197,6 +202,9 @@ const CLOSED_PIPE: u8 = 141;
 /// Exit code of `db verify` if the check itself failed. (2 is for invalid command lines.)
 const NOT_CHECKED: u8 = 3;
 
+/// Exit code of `witness lint` if there was nothing to compare, as for invalid command lines.
+const NOT_COMPARED: u8 = 2;
+
 /// Prints one line on stderr: the error, and the advice about it.
 fn fail(error: &eyre::Report) -> ExitCode {
     let mut line = error.to_string();
@@ -214,6 +222,9 @@ fn fail(error: &eyre::Report) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "error: {}", line.replace('\n', " "));
     if error.is::<commands::verify::CheckAborted>() {
         return ExitCode::from(NOT_CHECKED);
+    }
+    if error.is::<commands::witness::LintAborted>() {
+        return ExitCode::from(NOT_COMPARED);
     }
     ExitCode::FAILURE
 }

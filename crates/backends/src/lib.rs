@@ -19,6 +19,11 @@
 //! Without the feature `std` there are only the formats of proofs.
 
 #![cfg_attr(not(feature = "std"), no_std)]
+extern crate alloc;
+
+use alloc::sync::Arc;
+use alloy_primitives::B256;
+use retrie_state::{ProofError, StateWitness, WitnessError};
 
 /// The lists of all storage crates named.
 macro_rules! families {
@@ -51,6 +56,34 @@ pub use lane::{BackendLane, LaneError, kind, lane};
 /// The proof formats of all backends.
 pub fn proof_formats() -> impl Iterator<Item = &'static ProofFormat> {
     FORMATS.iter().copied().flatten()
+}
+
+/// Opens a block witness of any backend, of the state of `root`, which the caller trusts to be that of
+/// the witness's parent. `pinned` are verifiers under parameters that it trusts.
+///
+/// # Errors
+/// [`WitnessError::Refused`] with [`ProofError::WrongKind`] if no verifier fits the envelope; else as
+/// [`ProofVerifier::open_witness`].
+pub fn open_witness(
+    witness: &StateWitness,
+    root: B256,
+    pinned: &[Arc<dyn ProofVerifier>],
+) -> WitnessResult {
+    let StateWitness { backend, version, hash, params, .. } = witness;
+    let is_named = |format: &&ProofFormat| {
+        format.backend == backend && format.version == *version && format.hash.name() == hash
+    };
+    let wrong = |what| WitnessError::Refused(ProofError::WrongKind { what });
+    let format = proof_formats().find(is_named).ok_or_else(|| wrong("backend"))?;
+    let is_meant = |verifier: &&Arc<dyn ProofVerifier>| {
+        let facts = verifier.params();
+        facts.is_some_and(|facts| facts.backend == format.backend && facts.digest == *params)
+    };
+    let verifier = match format.verifier.fixed() {
+        Some(verifier) => Some(verifier).filter(|_| params.is_zero()),
+        None => pinned.iter().find(is_meant).map(|verifier| &**verifier),
+    };
+    verifier.ok_or_else(|| wrong("parameters"))?.open_witness(root, &witness.bytes)
 }
 
 #[cfg(feature = "std")]

@@ -106,6 +106,31 @@ pub enum LightClientError {
         /// What differs.
         what: &'static str,
     },
+    /// This crate has no verifier for such an answer of `state_getLogs`.
+    #[error(
+        "there is no verifier for answers of state_getLogs of version {version}: ask another node, or \
+         take a newer light client"
+    )]
+    LogsVersion {
+        /// The version that it names.
+        version: u32,
+    },
+    /// An answer of `state_getLogs` is of other blocks than the filter's.
+    #[error("the answer is of {shown}, the filter asks for {asked}")]
+    OtherRange {
+        /// The blocks of the filter.
+        asked: String,
+        /// The blocks of the answer.
+        shown: String,
+    },
+    /// An answer of `state_getLogs` does not show the logs of a block, or states others.
+    #[error("the logs of block {block} are refused: {fault}")]
+    Logs {
+        /// Number of the block.
+        block: u64,
+        /// What is wrong.
+        fault: LogsFault,
+    },
     /// The code does not have the account's code hash.
     #[error("the code has hash {got}, the account names {expected}")]
     Code {
@@ -124,9 +149,10 @@ impl LightClientError {
             Self::UnknownKind { .. }
             | Self::UnknownParams { .. }
             | Self::OtherKeys { .. }
+            | Self::LogsVersion { .. }
             | Self::Proof(ProofError::WrongKind { .. }) => "kind",
             Self::Header { .. } => "header",
-            Self::OtherBlock { .. } | Self::LaterBlock { .. } => "block",
+            Self::OtherBlock { .. } | Self::LaterBlock { .. } | Self::OtherRange { .. } => "block",
             Self::OtherRoot { .. } | Self::Proof(ProofError::RootMismatch) => "root",
             Self::Proof(ProofError::Missing { .. }) => "missing",
             Self::Proof(ProofError::Unused) => "unused",
@@ -136,6 +162,39 @@ impl LightClientError {
             Self::Claim { .. } | Self::CallOutcome { .. } => "claim",
             Self::Value { .. } => "value",
             Self::Code { .. } => "code",
+            Self::Logs { fault, .. } => fault.class(),
+        }
+    }
+}
+
+/// What is wrong with what an answer of `state_getLogs` has of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogsFault {
+    /// There are no receipts, though the bloom of the header matches.
+    #[error("the bloom of its header matches the filter, but its receipts are left out")]
+    MissingReceipts,
+    /// There are receipts, though the bloom of the header does not match.
+    #[error("the bloom of its header does not match the filter, but there are receipts")]
+    SurplusReceipts,
+    /// The receipts are no RLP of receipts as EIP-7642 has them.
+    #[error("its receipts are no list of receipts as EIP-7642 has them")]
+    MalformedReceipts,
+    /// The receipts are others than those of the header.
+    #[error("its receipts have root {0}, its header names another one")]
+    ReceiptsRoot(B256),
+    /// The answer states other logs than the receipts have.
+    #[error("the answer states other logs than its receipts have")]
+    StatedLogs,
+}
+
+impl LogsFault {
+    const fn class(self) -> &'static str {
+        match self {
+            Self::MissingReceipts => "missing",
+            Self::SurplusReceipts => "unused",
+            Self::MalformedReceipts => "malformed",
+            Self::ReceiptsRoot(_) => "root",
+            Self::StatedLogs => "claim",
         }
     }
 }
@@ -149,4 +208,7 @@ pub enum HeaderFault {
     /// The bytes are not the RLP of a header.
     #[error("its bytes are no RLP of a header")]
     Malformed,
+    /// The header of a parent has a number that is not one less than its child's.
+    #[error("its number {0} is not one less than that of the block whose parent it is")]
+    OtherNumber(u64),
 }

@@ -54,6 +54,8 @@
 //! * **Answer** ([`StateProofResponse`]): a proof with the values that the node claims it proves.
 //! * **Provenance** ([`ProvenanceResponse`]): the values of a key over a range of blocks, proven
 //!   under one root.
+//! * **Complete logs** (`LogsResponse`, feature `logs`): the logs of a range of blocks for a filter,
+//!   with the headers and receipts that show that none is missing.
 //!
 //! # Assumptions
 //!
@@ -72,6 +74,8 @@ extern crate alloc;
 mod call;
 mod error;
 mod header;
+#[cfg(feature = "logs")]
+mod logs;
 mod provenance;
 mod response;
 mod trust;
@@ -81,7 +85,9 @@ mod verifier;
 pub use call::{AccountReads, CallResponse};
 #[cfg(feature = "calls")]
 pub use call::{TrustedBlock, VerifiedCall};
-pub use error::{HeaderFault, LightClientError};
+pub use error::{HeaderFault, LightClientError, LogsFault};
+#[cfg(feature = "logs")]
+pub use logs::{CompleteLogs, HeaderWithReceipts, LogsResponse, VerifiedLog, verify_logs};
 pub use provenance::{ProvenanceResponse, VersionClaim, VersionValue};
 pub use response::{AccountClaim, EthProofResponse, EthSlotProof, SlotClaim, StateProofResponse};
 pub use retrie_backends::{ParamsFacts, ProofFormat, ProofVerifier};

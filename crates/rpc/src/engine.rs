@@ -2,8 +2,12 @@
 
 use crate::{MethodParams, RpcError, RpcResult};
 use alloy_primitives::{B256, Bytes, FixedBytes, U64};
+use alloy_rpc_types_engine::{
+    ExecutionPayloadInputV2, ExecutionPayloadV1, ExecutionPayloadV3, ExecutionPayloadV4,
+    PayloadStatus,
+};
 use jsonrpsee::{Methods, RpcModule};
-use retrie_engine::{CAPABILITIES, EngineApi, EngineApiError};
+use retrie_engine::{EngineApi, EngineApiError};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, future::Future, sync::Arc};
 
@@ -18,15 +22,16 @@ impl From<EngineApiError> for RpcError {
 pub fn engine_methods(api: EngineApi) -> Methods {
     let mut module = RpcModule::new(api);
     let own = &mut module;
-    call(own, "engine_exchangeCapabilities", |_, args| {
+    call(own, "engine_exchangeCapabilities", |api, args| {
         args.required::<Vec<String>>()?;
-        Ok(async { Ok(CAPABILITIES.to_vec()) })
+        Ok(async move { api.capabilities().await })
     });
     call(own, "engine_getClientVersionV1", |_, args| {
         args.required::<ClientVersion>()?;
         Ok(async { Ok(vec![THIS_CLIENT]) })
     });
     new_payload(own);
+    new_payload_with_witness(own);
     forkchoice_updated(own);
     get_payload(own);
     bodies_and_blobs(own);
@@ -82,6 +87,73 @@ fn new_payload(own: &mut RpcModule<EngineApi>) {
         let requests: Vec<Bytes> = args.required()?;
         Ok(async move { api.new_payload_v5(payload, hashes, root, requests).await })
     });
+}
+
+/// Beyond the specification, as geth has them.
+fn new_payload_with_witness(own: &mut RpcModule<EngineApi>) {
+    call(own, "engine_newPayloadWithWitnessV1", |api, args| {
+        let payload: ExecutionPayloadV1 = args.object_with_nulls()?;
+        let block = named(&payload);
+        Ok(async move { with_witness(&api, block, api.new_payload_v1(payload)).await })
+    });
+    call(own, "engine_newPayloadWithWitnessV2", |api, args| {
+        let payload: ExecutionPayloadInputV2 = args.object_with_nulls()?;
+        let block = named(&payload.execution_payload);
+        Ok(async move { with_witness(&api, block, api.new_payload_v2(payload)).await })
+    });
+    call(own, "engine_newPayloadWithWitnessV3", |api, args| {
+        let payload: ExecutionPayloadV3 = args.object_with_nulls()?;
+        let (hashes, root) = (args.required()?, args.required()?);
+        let block = named(&payload.payload_inner.payload_inner);
+        Ok(async move {
+            let sent = api.new_payload_v3(payload, hashes, root);
+            with_witness(&api, block, sent).await
+        })
+    });
+    call(own, "engine_newPayloadWithWitnessV4", |api, args| {
+        let payload: ExecutionPayloadV3 = args.object_with_nulls()?;
+        let (hashes, root) = (args.required()?, args.required()?);
+        let requests: Vec<Bytes> = args.required()?;
+        let block = named(&payload.payload_inner.payload_inner);
+        Ok(async move {
+            let sent = api.new_payload_v4(payload, hashes, root, requests);
+            with_witness(&api, block, sent).await
+        })
+    });
+    call(own, "engine_newPayloadWithWitnessV5", |api, args| {
+        let payload: ExecutionPayloadV4 = args.object_with_nulls()?;
+        let (hashes, root) = (args.required()?, args.required()?);
+        let requests: Vec<Bytes> = args.required()?;
+        let block = named(&payload.payload_inner.payload_inner.payload_inner);
+        Ok(async move {
+            let sent = api.new_payload_v5(payload, hashes, root, requests);
+            with_witness(&api, block, sent).await
+        })
+    });
+}
+
+/// Hash and time of a payload's block.
+const fn named(payload: &ExecutionPayloadV1) -> (B256, u64) {
+    (payload.block_hash, payload.timestamp)
+}
+
+async fn with_witness(
+    api: &EngineApi,
+    block: (B256, u64),
+    sent: impl Future<Output = Result<PayloadStatus, EngineApiError>>,
+) -> Result<WitnessedStatus, EngineApiError> {
+    let (status, witness) = api.with_witness(block, sent).await?;
+    Ok(WitnessedStatus { status, witness })
+}
+
+/// The answer of `engine_newPayloadWithWitness`.
+#[derive(Clone, Debug, Serialize)]
+struct WitnessedStatus {
+    #[serde(flatten)]
+    status: PayloadStatus,
+    /// RLP of the witness, of a valid block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    witness: Option<Bytes>,
 }
 
 fn forkchoice_updated(own: &mut RpcModule<EngineApi>) {

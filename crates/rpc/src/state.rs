@@ -5,6 +5,7 @@ use crate::{
     args::{register_async, register_at_block, register_quick, register_read},
     call,
     context::ResolveBlock,
+    eth,
     proof_peers::{GatherError, PartRequest, ProofAssembler},
 };
 use alloy_eips::BlockId;
@@ -98,6 +99,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
         provenance(rpc, &view, args)
     });
     call::register_proven(&mut module);
+    eth::register_complete_logs(&mut module);
     module.into()
 }
 

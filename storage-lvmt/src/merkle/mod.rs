@@ -13,6 +13,7 @@
 mod build;
 #[cfg(feature = "std")]
 mod group;
+mod peaks;
 #[cfg(feature = "std")]
 mod prove;
 #[cfg(feature = "std")]
@@ -24,6 +25,7 @@ mod tests;
 pub(crate) use build::{TreeBuilder, TreePrefix};
 #[cfg(feature = "std")]
 pub(crate) use group::MerkleGroup;
+pub(crate) use peaks::RangePeaks;
 #[cfg(feature = "std")]
 pub(crate) use prove::prove;
 #[cfg(feature = "std")]
@@ -46,7 +48,6 @@ pub(crate) const fn split(n: u64) -> u64 {
 }
 
 /// The top over `leaves`; zero if there are none.
-#[cfg(feature = "std")]
 pub(crate) fn top(leaves: &[B256]) -> B256 {
     match leaves {
         [] => B256::ZERO,

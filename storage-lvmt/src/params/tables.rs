@@ -3,12 +3,14 @@
 use super::{ParamsError, VerifierParams};
 use crate::{amt::SLOTS, point::G1Point};
 use alloy_primitives::B256;
+use ark_bn254::G1Affine;
+use ark_ec::AffineRepr;
 use memmap2::Mmap;
 use std::{
     fmt,
     ops::{ControlFlow, Range},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -36,6 +38,7 @@ pub struct LvmtParams {
     increments: PointTable,
     /// `[entry][slot][depth]`: an update needs all depths of one slot, which so lie side by side.
     quotients: Option<PointTable>,
+    half_power: OnceLock<G1Point>,
 }
 
 /// Counts the steps of a phase, from any thread.
@@ -93,6 +96,21 @@ impl LvmtParams {
         &self.increments.points()[entry as usize * SLOTS + slot]
     }
 
+    /// \[tau^(n/2)\]: the polynomial x^(n/2) is one at the first half of the entries, and minus one at
+    /// the others. It is made at first use, of n/2 points.
+    pub(crate) fn half_power(&self) -> G1Point {
+        *self.half_power.get_or_init(|| {
+            let half = 1u32 << (self.height() - 1);
+            // The sum of all increments is one.
+            let minus_one = -G1Point::from(G1Affine::generator());
+            let mut terms: Vec<(u32, G1Point)> =
+                (0..half).flat_map(|entry| [(0, *self.increment(entry, 0)); 2]).collect();
+            let mut sum = [minus_one];
+            crate::point::sum(&mut sum, &mut terms);
+            sum[0]
+        })
+    }
+
     /// Whether there are points for updating quotients. Proofs need them.
     pub fn has_quotients(&self) -> bool {
         self.quotients.is_some()
@@ -137,7 +155,7 @@ impl LvmtParams {
         if let Some(quotients) = &quotients {
             assert_eq!(quotients.points().len(), points * usize::from(verifier.height()));
         }
-        Self { verifier, insecure, increments, quotients }
+        Self { verifier, insecure, increments, quotients, half_power: OnceLock::new() }
     }
 
     /// The tables as a file stores them.

@@ -2,7 +2,7 @@
 //! multi-pairing.
 
 use crate::{
-    amt::{MAX_HEIGHT, SLOTS, entry_value, path_constants},
+    amt::{MAX_HEIGHT, SLOTS, domain_point, entry_value, path_constants},
     hash,
     point::{G1Point, coordinate},
 };
@@ -172,6 +172,48 @@ impl VerifierParams {
         }
         let sums = G1Projective::normalize_batch(&sums);
         Bn254::multi_pairing(sums, self.prepared.iter().cloned()).is_zero()
+    }
+
+    /// Whether each point is \[I_e(tau)\] of its entry e, the point that a commitment grows by with
+    /// slot 0 of e, and `half` is \[tau^(n/2)\] with n = 2^h. Takes one multi-pairing of three pairs
+    /// for any number of points.
+    ///
+    /// I_e(x) (x - x_e) = x_e / n (x^n - 1), so the claims are e(I_e, \[tau\] - x_e G2) =
+    /// e(x_e / n G1, G2)^(tau^n - 1) with e(G1, G2)^(tau^n) = e(`half`, \[tau^(n/2)\]), and
+    /// e(`half`, G2) = e(G1, \[tau^(n/2)\]). They are combined as those of
+    /// [`check_openings`](Self::check_openings).
+    pub(crate) fn check_increments(&self, increments: &[(u32, G1Point)], half: G1Point) -> bool {
+        let n = Fr::from(1u64 << self.height);
+        let Some(inverse) = n.inverse() else { return false };
+        let mut bytes = half.to_bytes().to_vec();
+        for (entry, point) in increments {
+            bytes.extend(entry.to_be_bytes());
+            bytes.extend(point.to_bytes());
+        }
+        let seed = hash::parts(&[b"retrie lvmt increments 1", &self.digest[..], &bytes]);
+        let (mut points, mut scalars, mut shifted) = (Vec::new(), Vec::new(), Vec::new());
+        let mut of_one = Fr::zero();
+        for (i, (entry, point)) in increments.iter().enumerate() {
+            if entry >> self.height != 0 {
+                return false;
+            }
+            let (scalar, x) =
+                (Fr::from(coefficient(&seed, i + 1)), domain_point(self.height, *entry));
+            of_one += scalar * x * inverse;
+            points.push(G1Affine::from(*point));
+            scalars.push(scalar);
+            shifted.push(-(scalar * x));
+        }
+        let of_half = Fr::from(coefficient(&seed, 0));
+        let (one, half) = (G1Affine::generator(), G1Affine::from(half));
+        let with_tau = G1Projective::msm_unchecked(&points, &scalars);
+        points.extend([one, half]);
+        shifted.extend([of_one, of_half]);
+        let with_one = G1Projective::msm_unchecked(&points, &shifted);
+        let with_half = G1Projective::msm_unchecked(&[half, one], &[-of_one, -of_half]);
+        let sums = G1Projective::normalize_batch(&[with_one, with_half, with_tau]);
+        let powers = [0, 1, usize::from(self.height)].map(|at| self.prepared[at].clone());
+        Bn254::multi_pairing(sums, powers).is_zero()
     }
 
     /// A hash of everything that the coefficients must depend on.

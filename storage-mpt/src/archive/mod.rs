@@ -21,7 +21,7 @@ pub(crate) use nodes::{HashedNodes, NodeKeys, NodeRecorder};
 pub(crate) use states::{BEHIND_KEYS, DEFAULT_CACHE, HashedStates};
 
 use crate::{
-    TrieHash,
+    TrieHash, block_witness,
     ethereum::{self, AccountDelta, BulkLayout, by_account},
     trie::{LeafSorter, LeafUpdate, Trie},
     verify,
@@ -32,7 +32,8 @@ use retrie_state::{
     AccountKey, AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend,
     BackendChange, BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile,
     BackendStats, BulkSink, KeyRange, NodeRead, NodeWrite, ProofError, RowTable, ScanDirection,
-    StateError, StateHistory, StateValue,
+    StateError, StateHistory, StateValue, WitnessMaker, WitnessRequest, WitnessSupport,
+    descriptor::WitnessResult,
 };
 use std::{fmt, ops::RangeInclusive, path::Path};
 
@@ -313,8 +314,24 @@ impl Backend for MptArchive {
             history: Some(self),
             // With another hash function no Ethereum client can check these proofs.
             account_proofs: self.profile().ethereum_root.then_some(self),
+            witnesses: WitnessSupport::Maker(self),
             ..BackendExtensions::default()
         }
+    }
+}
+
+impl WitnessMaker for MptArchive {
+    fn make_witness(
+        &self,
+        view: &dyn NodeRead,
+        cache: &AnyCache,
+        block: WitnessRequest<'_>,
+    ) -> Result<Bytes, StateError> {
+        self.states.witness(view, cache.get()?, block)
+    }
+
+    fn open_witness(&self, root: B256, witness: &[u8]) -> WitnessResult {
+        block_witness::open(self.states.with, root, witness)
     }
 }
 

@@ -2,13 +2,13 @@
 
 use super::nodes::{HashedNodes, NodeCache, NodeKeys, NodeRecorder, node_cache};
 use crate::{
-    TrieHash, ethereum,
+    TrieHash, block_witness, ethereum,
     trie::{LeafSorter, Trie},
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
     Account, AccountKey, AccountNodes, BackendKey, BulkSink, KeyRange, NodeRead, RowTable,
-    ScanDirection, StateError, StateValue, prefix_end,
+    ScanDirection, StateError, StateValue, WitnessRequest, prefix_end,
 };
 
 /// Default memory of the node cache, in bytes. As much as the branches that [`Mpt`](crate::Mpt)
@@ -141,6 +141,15 @@ impl HashedStates {
         removed: &[BackendKey],
     ) -> Result<Vec<Bytes>, StateError> {
         ethereum::merge_nodes(&self.tries(view, root), removed)
+    }
+
+    pub(crate) fn witness(
+        &self,
+        view: &dyn NodeRead,
+        root: &B256,
+        block: WitnessRequest<'_>,
+    ) -> Result<Bytes, StateError> {
+        block_witness::make(&self.tries(view, root), block)
     }
 
     /// Writes the nodes of the trie of `leaves` and returns its root, in a bulk load. It is the

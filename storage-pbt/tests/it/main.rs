@@ -4,3 +4,4 @@ mod common;
 mod damage;
 mod kit;
 mod model;
+mod witness;

@@ -9,13 +9,15 @@ use super::{
     layout::DupTreeLayout,
     load, prove,
     subtree::NODES,
-    verify,
+    verify, witness,
 };
 use crate::duptree::hash;
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendDelta, BackendIdentity, BackendKey, BackendProfile,
-    BackendStats, BulkSink, HashId, NodeRead, NodeWrite, ProofError, StateError, StateValue, flat,
+    AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions, BackendIdentity,
+    BackendKey, BackendProfile, BackendStats, BulkSink, HashId, NodeRead, NodeWrite, ProofError,
+    StateError, StateValue, WitnessMaker, WitnessRequest, WitnessSupport,
+    descriptor::WitnessResult, flat,
 };
 use std::path::Path;
 
@@ -122,5 +124,24 @@ impl Backend for DupTree {
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
         check::check(self.layout, view, DupTreeCache::empty(), root, report)
+    }
+
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions { witnesses: WitnessSupport::Maker(self), ..BackendExtensions::default() }
+    }
+}
+
+impl WitnessMaker for DupTree {
+    fn make_witness(
+        &self,
+        view: &dyn NodeRead,
+        cache: &AnyCache,
+        block: WitnessRequest<'_>,
+    ) -> Result<Bytes, StateError> {
+        Ok(witness::make(self.layout, view, cache.get()?, block)?.into())
+    }
+
+    fn open_witness(&self, root: B256, witness: &[u8]) -> WitnessResult {
+        witness::open(root, witness)
     }
 }

@@ -1,11 +1,11 @@
 //! Flags and registration of the backend `duptree`, and its proof format.
 
-use super::verify;
+use super::{verify, witness};
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
     BackendKey, HashId, ProofError, StateValue,
-    descriptor::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier},
+    descriptor::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier, WitnessResult},
 };
 
 /// Name of the backend.
@@ -33,6 +33,10 @@ impl ProofVerifier for DupTreeVerifier {
             None => verify(root, keys, proof),
             Some(_) => Err(ProofFormat::NO_HISTORY),
         }
+    }
+
+    fn open_witness(&self, root: B256, witness: &[u8]) -> WitnessResult {
+        witness::open(root, witness)
     }
 }
 

@@ -4,12 +4,12 @@
 //! leaves have a canonical [encoding](super::leaf::IndexedLeaf), all other inputs have a fixed
 //! length.
 
+use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::blake2b::hash as parts;
 
 const LEAF: u8 = 0;
 const INNER: u8 = 1;
-#[cfg(feature = "std")]
 const EMPTY_LEAF: u8 = 2;
 const ROOT: u8 = 3;
 
@@ -21,6 +21,13 @@ pub(crate) fn leaf(bytes: &[u8]) -> B256 {
 /// The parent of two nodes.
 pub(crate) fn inner(left: &B256, right: &B256) -> B256 {
     parts(&[&[INNER], &left[..], &right[..]])
+}
+
+/// The empty nodes of the levels 0 to `height`.
+pub(crate) fn empty_nodes(height: u8) -> Vec<B256> {
+    let leaf = parts(&[&[EMPTY_LEAF]]);
+    let above = core::iter::successors(Some(leaf), |node| Some(inner(node, node)));
+    above.take(usize::from(height) + 1).collect()
 }
 
 /// The root of a tree with this height and this top.

@@ -4,8 +4,8 @@
 use super::leaf::{IndexedLeaf, KeyPosition};
 use alloy_primitives::{Bytes, hex};
 use retrie_state::{
-    BackendKey, KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateValue, TableRow,
-    flat,
+    AccountKey, BackendKey, KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateValue,
+    TableRow, flat, prefix_end,
     wire::{WireReader, put_varint},
 };
 
@@ -70,6 +70,18 @@ pub(crate) fn after(
     let row =
         view.scan(KEYS, KeyRange::from(&start), ScanDirection::Forward)?.next().transpose()?;
     Ok(row.map(|row| decode(&row)).transpose()?.map(|(key, _)| key))
+}
+
+/// The slots of `account` that have a leaf, deleted or not.
+pub(crate) fn slots_with_leaf(
+    view: &dyn NodeRead,
+    account: &AccountKey,
+) -> Result<Vec<BackendKey>, StateError> {
+    let start = account.slots_prefix();
+    let end = prefix_end(&start);
+    let range = KeyRange { start: &start, end: end.as_deref() };
+    let rows = view.scan(KEYS, range, ScanDirection::Forward)?;
+    rows.map(|row| Ok(decode(&row?)?.0)).collect()
 }
 
 /// The value of a key; the sentinel has none.

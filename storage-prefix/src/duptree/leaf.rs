@@ -1,11 +1,11 @@
 //! A leaf and its canonical encoding, which is hashed and is part of proofs.
 
-#[cfg(feature = "std")]
 use alloc::vec::Vec;
 use core::cmp::Ordering;
-#[cfg(feature = "std")]
-use retrie_state::wire::put_varint;
-use retrie_state::{BackendKey, ProofError, StateValue, wire::WireReader};
+use retrie_state::{
+    BackendKey, ProofError, StateValue,
+    wire::{WireReader, put_varint},
+};
 
 /// Stands for a missing key at either end; no encoded state key starts with this byte.
 const END: u8 = 2;
@@ -30,7 +30,6 @@ impl IndexedLeaf {
     /// Appends the bytes: key, value, next key. A key is its encoding, whose first byte determines
     /// the length, or `02` for an end. A value is its length + 1
     /// (LEB128) and its bytes, or `00` for none.
-    #[cfg(feature = "std")]
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         put_key(out, self.key.as_ref());
         match &self.value {
@@ -88,7 +87,6 @@ pub(crate) enum KeyPosition {
     Elsewhere,
 }
 
-#[cfg(feature = "std")]
 fn put_key(out: &mut Vec<u8>, key: Option<&BackendKey>) {
     match key {
         Some(key) => out.extend_from_slice(&key.encode()),

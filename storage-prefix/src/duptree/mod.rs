@@ -35,6 +35,7 @@
 //! |---|---|
 //! | `leaf`, `hash` | leaves, and all hashes under the root |
 //! | `proof`, `verify` | bytes of proofs, and checking them: pure, `no_std` |
+//! | `witness` | block witnesses: making them, and applying deltas to opened ones |
 //! | `shape` | numbers and positions of nodes |
 //! | `subtree` | a subtree in memory, hashed together with others |
 //! | `layout` | the rows of subtrees, in three layouts |
@@ -48,6 +49,7 @@ mod hash;
 mod leaf;
 mod proof;
 mod verify;
+mod witness;
 
 #[cfg(feature = "std")]
 pub(crate) use descriptor::DESCRIPTOR;

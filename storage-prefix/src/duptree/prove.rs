@@ -4,6 +4,7 @@ use super::{
     cache::DupTreeCache,
     keys::{self, KEYS},
     layout::DupTreeLayout,
+    leaf::IndexedLeaf,
     proof::DupTreeProof,
     shape::{LEVELS, SubtreePlace, WIDTH},
     subtree::{NodeSet, Subtree, level_of},
@@ -23,6 +24,22 @@ pub(crate) fn prove(
     cache: &DupTreeCache,
     keys: &[BackendKey],
 ) -> Result<DupTreeProof, StateError> {
+    let leaves = covering_leaves(view, cache, keys)?;
+    let height = cache.shape.height();
+    let numbers: Vec<u64> = leaves.keys().copied().collect();
+    let hashes = match numbers.is_empty() {
+        true => vec![cache.top],
+        false => path_siblings(layout, view, cache, numbers)?,
+    };
+    Ok(DupTreeProof { height, leaves: leaves.into_iter().collect(), hashes })
+}
+
+/// The leaves that cover `keys`, by number.
+pub(super) fn covering_leaves(
+    view: &dyn NodeRead,
+    cache: &DupTreeCache,
+    keys: &[BackendKey],
+) -> Result<BTreeMap<u64, IndexedLeaf>, StateError> {
     let leaves = keys
         .par_iter()
         .with_min_len(CHUNK)
@@ -32,12 +49,18 @@ pub(crate) fn prove(
         let what = format!("a key has leaf {number} of {}", cache.shape.leaves);
         return Err(StateError::corrupt(KEYS.name, what));
     }
+    Ok(leaves)
+}
+
+/// The siblings on the paths of the leaves with these numbers, ascending, that do not follow from
+/// these leaves: level by level from below, from left to right.
+pub(super) fn path_siblings(
+    layout: DupTreeLayout,
+    view: &dyn NodeRead,
+    cache: &DupTreeCache,
+    mut numbers: Vec<u64>,
+) -> Result<Vec<B256>, StateError> {
     let height = cache.shape.height();
-    let mut numbers: Vec<u64> = leaves.keys().copied().collect();
-    let leaves = leaves.into_iter().collect();
-    if numbers.is_empty() {
-        return Ok(DupTreeProof { height, leaves, hashes: vec![cache.top] });
-    }
     let mut hashes = Vec::new();
     for layer in 0..cache.shape.layers() {
         let groups: Vec<&[u64]> = numbers.chunk_by(|a, b| a / WIDTH == b / WIDTH).collect();
@@ -52,7 +75,7 @@ pub(crate) fn prove(
         }
         numbers = groups.iter().filter_map(|group| Some(group.first()? / WIDTH)).collect();
     }
-    Ok(DupTreeProof { height, leaves, hashes })
+    Ok(hashes)
 }
 
 /// The siblings, with their levels above the bottoms, on the paths from the bottoms with these

@@ -73,10 +73,11 @@ use retrie_state::{
     BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile, BackendStats,
     BulkSink, ChunkId, ChunkServer, HashId, KeyForm, KeyRange, Maintenance, NodeRead, NodeWrite,
     OpenedChunk, Prefetcher, ProofError, RangeFormat, RangeServer, ScanDirection, StateChange,
-    StateChunks, StateError, StateRanges, StateValue, flat, prefix_end,
+    StateChunks, StateError, StateRanges, StateValue, WitnessMaker, WitnessRequest, WitnessSupport,
+    descriptor::WitnessResult, flat, prefix_end,
 };
 use retrie_storage_mpt::{
-    LeafUpdate, Mpt, Trie, TrieHash,
+    LeafUpdate, Mpt, Trie, TrieHash, block_witness,
     ethereum::{
         self, AccountDelta, TrieCache, by_account, chunks, decode_account, ranges, refuse_orphan,
         slot_items,
@@ -439,6 +440,7 @@ impl Backend for Prefix {
             chunks: Some(self),
             ranges: Some(self),
             partial_state: self.witnesses.extensions().partial_state,
+            witnesses: WitnessSupport::Maker(self),
             maintenance: Some(self),
             ..BackendExtensions::default()
         }
@@ -465,6 +467,22 @@ impl Prefetcher for Prefix {
         let Ok(state) = cache.get::<PrefixState>() else { return };
         // An error is reported again when the branch is needed.
         drop(state.tries.prefetch().fetch(&state.on(view, self.layout), keys));
+    }
+}
+
+impl WitnessMaker for Prefix {
+    fn make_witness(
+        &self,
+        view: &dyn NodeRead,
+        cache: &AnyCache,
+        block: WitnessRequest<'_>,
+    ) -> Result<Bytes, StateError> {
+        let state: &PrefixState = cache.get()?;
+        block_witness::make(&state.on(view, self.layout), block)
+    }
+
+    fn open_witness(&self, root: B256, witness: &[u8]) -> WitnessResult {
+        block_witness::open(KECCAK, root, witness)
     }
 }
 

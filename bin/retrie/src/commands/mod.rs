@@ -22,3 +22,4 @@ pub(crate) mod replay;
 pub(crate) mod snapshot;
 pub(crate) mod stage;
 pub(crate) mod verify;
+pub(crate) mod witness;

@@ -3,6 +3,11 @@
 //! Source: execution-apis, `src/engine`. This module is independent of the transport; the RPC crate
 //! serves it on the authenticated port.
 
+mod error;
+mod witness;
+
+pub use error::EngineApiError;
+
 use crate::{
     BuiltPayload, EngineError, EngineHandle, LiveView, PayloadBuilder,
     pool::{BlobSidecar, TransactionPool},
@@ -37,8 +42,8 @@ const MAX_BODIES: u64 = 1024;
 /// Largest number of versioned hashes per request.
 const MAX_BLOBS: usize = 128;
 
-/// The methods of this API, for `engine_exchangeCapabilities`.
-pub const CAPABILITIES: &[&str] = &[
+/// The methods of this API that all stores have.
+const METHODS: &[&str] = &[
     "engine_newPayloadV1",
     "engine_newPayloadV2",
     "engine_newPayloadV3",
@@ -63,51 +68,6 @@ pub const CAPABILITIES: &[&str] = &[
     "engine_getBlobsV3",
     "engine_getClientVersionV1",
 ];
-
-/// Why a call failed, with the codes of the specification.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EngineApiError {
-    /// The payload is unknown or was dropped.
-    #[error("Unknown payload")]
-    UnknownPayload,
-    /// The request asks for too many items.
-    #[error("Too large request: {len} items, at most {max}")]
-    TooLarge {
-        /// Number of requested items.
-        len: u64,
-        /// Largest allowed number.
-        max: u64,
-    },
-    /// The method version does not match the fork.
-    #[error("Unsupported fork: {0}")]
-    UnsupportedFork(&'static str),
-    /// The payload attributes are invalid, or this node cannot build payloads.
-    #[error("Invalid payload attributes: {0}")]
-    InvalidAttributes(String),
-    /// The parameters are invalid.
-    #[error("Invalid params: {0}")]
-    InvalidParams(String),
-    /// The engine refused the command or failed.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-}
-
-impl EngineApiError {
-    /// The JSON-RPC error code.
-    pub const fn code(&self) -> i32 {
-        match self {
-            Self::UnknownPayload => -38001,
-            Self::Engine(EngineError::InvalidForkchoice { .. } | EngineError::ZeroHead) => -38002,
-            Self::InvalidAttributes(_) => -38003,
-            Self::TooLarge { .. } => -38004,
-            Self::UnsupportedFork(_) => -38005,
-            Self::Engine(EngineError::TooDeepReorg { .. }) => -38006,
-            Self::InvalidParams(_) => -32602,
-            Self::Engine(_) => -32603,
-        }
-    }
-}
 
 type ApiResult<T> = std::result::Result<T, EngineApiError>;
 

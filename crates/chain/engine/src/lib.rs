@@ -28,7 +28,8 @@
 //!   the node, and how far it is behind.
 //!
 //! Also here: [`start_log_indexer`] keeps the log index, [`start_referee_joiner`] lets a referee join, [`NodeWarmUp`] prepares caches at startup,
-//! [`re_execute`] checks stored blocks, and [`TestBlock`] serves `testing_buildBlockV1`.
+//! [`re_execute`] checks stored blocks, [`LiveView::execution_witness`] makes their witnesses, and
+//! [`TestBlock`] serves `testing_buildBlockV1`.
 
 mod api;
 mod background;
@@ -53,8 +54,9 @@ mod status;
 mod testing;
 mod view;
 mod warm_up;
+mod witness;
 
-pub use api::{CAPABILITIES, EngineApi, EngineApiError, block_of_payload};
+pub use api::{EngineApi, EngineApiError, block_of_payload};
 pub use background::BackgroundThread;
 pub use deep_branch::DeepBranch;
 pub use dev::{DevChain, DevError, NextDevBlock, SealingMode};
@@ -77,3 +79,4 @@ pub use status::{
 pub use testing::{TestBlock, TestPayload};
 pub use view::LiveView;
 pub use warm_up::{NodeWarmUp, WarmUpProgress};
+pub use witness::RecordedExecution;

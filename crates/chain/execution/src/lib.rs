@@ -66,6 +66,7 @@ mod receipts;
 mod record;
 mod simulation;
 mod source;
+mod stateless;
 mod tables;
 
 pub use block_state::{BlockState, ReadFailure, TouchedSlots};
@@ -90,6 +91,9 @@ pub use simulation::{
     simulated_env,
 };
 pub use source::{BlockHashes, CodeCache, CodeReader, ExecutionInput};
+pub use stateless::{
+    BlockReads, WitnessExecutionError, WitnessOutcome, execute_on_witness, read_block,
+};
 pub use tables::{load_trusted_setup, make_tables};
 
 /// The block access list of EIP-7928, as the header's `blockAccessListHash` commits to it.

@@ -74,6 +74,7 @@
 //! * [`JoiningReferee`]: a referee that joins a chain that has begun without it.
 //! * [`ChainMigration`]: the chain of a datadir into another datadir, on another backend.
 //! * [`replay`]: bundles on a fresh store, measured.
+//! * [`stateless`]: a block on its witness alone, and what is wrong with a witness.
 //! * [`verify`]: checks a whole datadir.
 //!
 //! # Assumptions
@@ -103,6 +104,7 @@ pub mod replay;
 pub mod report;
 mod root_kind;
 mod state_backends;
+pub mod stateless;
 mod store_set;
 mod stored_context;
 mod stream;

@@ -14,6 +14,7 @@
 //!  Block ──────────────────── export::BlockWriter ──> chain.rlp, chain.rlp.gz
 //!  mirror of era1 files ───── download::Era1Mirror ──> mainnet-00000-….era1
 //!  a node's JSON-RPC ──────── rpc::RpcClient ──> Block (a fetch::BlockFetcher), accounts, slots
+//!  witness.json(.gz) ──────── witness::WitnessAnswer, witness::read_block
 //!  state.jsonl(.gz) ───────── state_dump::StateDump ──> DumpedAccount, in file order
 //! ```
 //!
@@ -45,6 +46,7 @@ pub mod bundle;
 pub mod download;
 pub mod era1;
 pub mod rpc;
+pub mod witness;
 
 mod check;
 mod error;
@@ -61,6 +63,7 @@ mod state_dump;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 
+pub use alloy_eips::BlockHashOrNumber;
 pub use bundle::{
     Bundle, BundleFile, BundleFolder, BundleKind, PreAccount, PreState, PrestateBundle,
     WitnessBundle, list_bundles,

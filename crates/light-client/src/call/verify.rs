@@ -100,7 +100,7 @@ impl StateVerifier {
         let recorder = AccessRecorder::of_input(ExecutionInput::new(&state, &reads, &reads));
         let spec = spec.for_header(&headers.block);
         let gas = response.gas.to::<u64>();
-        let request = TransactionRequest { gas: Some(gas), ..self.within(request, gas)? };
+        let request = with_gas(request, gas)?;
         let mut simulation = EvmSimulation::new(&spec, &headers.block, recorder.input());
         let tx = prepare_call(&mut simulation, request, CallRules::Call, 0)
             .map_err(|error| LightClientError::Call { why: error.to_string() })?;
@@ -139,17 +139,25 @@ impl StateVerifier {
         }
         Ok(verified)
     }
+}
 
-    /// The request, if `gas` can be its gas limit: nodes have a cap of their own.
-    fn within(
-        &self,
-        request: &TransactionRequest,
-        gas: u64,
-    ) -> Result<TransactionRequest, LightClientError> {
-        match request.gas {
-            Some(asked) if gas > asked => Err(LightClientError::CallOutcome { what: "gas limit" }),
-            _ => Ok(request.clone()),
-        }
+/// The gas of a call whose request names none, at most: the default of `--rpc.gascap`. A node that
+/// chose it freely could keep a verifier busy for ever.
+const GAS_CAP: u64 = 50_000_000;
+
+/// The request with this gas limit, if a node may choose it.
+fn with_gas(
+    request: &TransactionRequest,
+    gas: u64,
+) -> Result<TransactionRequest, LightClientError> {
+    match request.gas {
+        Some(asked) if gas > asked => Err(LightClientError::CallOutcome { what: "gas limit" }),
+        None if gas > GAS_CAP => Err(LightClientError::Call {
+            why: format!(
+                "{gas} gas is above {GAS_CAP}, the most for a call that names no gas limit"
+            ),
+        }),
+        _ => Ok(TransactionRequest { gas: Some(gas), ..request.clone() }),
     }
 }
 

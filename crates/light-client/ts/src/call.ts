@@ -56,17 +56,17 @@ interface CallExports {
 
 /** Executes calls on proven values: the rules of Ethereum's forks, compiled from the node's own. */
 export class CallVerifier {
-  private constructor(private readonly wasm: CallExports) {}
+  private constructor(
+    private readonly module: WebAssembly.Module,
+    private wasm: CallExports | undefined,
+  ) {}
 
-  /** Loads the module, `retrie_light_client.wasm`. */
+  /** Loads the module, `@retrie/light-client/retrie_light_client.wasm`. */
   static async load(bytes: BufferSource): Promise<CallVerifier> {
     const module = await WebAssembly.compile(bytes);
-    const held: { memory?: WebAssembly.Memory } = {};
+    const held: HeldMemory = {};
     const instance = await WebAssembly.instantiate(module, imports(module, held));
-    const wasm = instance.exports as unknown as CallExports;
-    held.memory = wasm.memory;
-    wasm._initialize?.();
-    return new CallVerifier(wasm);
+    return new CallVerifier(module, started(instance, held));
   }
 
   /**
@@ -76,18 +76,43 @@ export class CallVerifier {
    */
   verify(request: CallRequest, answer: CallAnswer, trusted: TrustedCallBlock): VerifiedCall {
     const question = new TextEncoder().encode(JSON.stringify({ request, answer, ...trusted }));
-    const { retrie_allocate, retrie_release, retrie_verify_call, memory } = this.wasm;
-    const at = retrie_allocate(question.length);
-    new Uint8Array(memory.buffer, at, question.length).set(question);
-    const verdict = retrie_verify_call(at, question.length);
-    retrie_release(at, question.length);
-    const length = new DataView(memory.buffer).getUint32(verdict, true);
-    const json = new TextDecoder().decode(new Uint8Array(memory.buffer, verdict + 4, length));
-    retrie_release(verdict, length + 4);
-    const shown = JSON.parse(json) as VerifiedCall | { class: ErrorClass; message: string };
+    const shown = JSON.parse(this.judge(question)) as VerifiedCall | { class: ErrorClass; message: string };
     if ('class' in shown) throw new Refused(shown.class, shown.message);
     return shown;
   }
+
+  private judge(question: Uint8Array): string {
+    const wasm = (this.wasm ??= restarted(this.module));
+    try {
+      const { retrie_allocate, retrie_release, retrie_verify_call, memory } = wasm;
+      const at = retrie_allocate(question.length);
+      new Uint8Array(memory.buffer, at, question.length).set(question);
+      const verdict = retrie_verify_call(at, question.length);
+      retrie_release(at, question.length);
+      const length = new DataView(memory.buffer).getUint32(verdict, true);
+      const json = new TextDecoder().decode(new Uint8Array(memory.buffer, verdict + 4, length));
+      retrie_release(verdict, length + 4);
+      return json;
+    } catch (error) {
+      // An execution that runs out of memory ends so. What it leaves behind is not used again.
+      this.wasm = undefined;
+      throw new Refused('call', `the verifier of calls has stopped: ${String(error)}`);
+    }
+  }
+}
+
+type HeldMemory = { memory?: WebAssembly.Memory };
+
+function started(instance: WebAssembly.Instance, held: HeldMemory): CallExports {
+  const wasm = instance.exports as unknown as CallExports;
+  held.memory = wasm.memory;
+  wasm._initialize?.();
+  return wasm;
+}
+
+function restarted(module: WebAssembly.Module): CallExports {
+  const held: HeldMemory = {};
+  return started(new WebAssembly.Instance(module, imports(module, held)), held);
 }
 
 // What a module for WASI imports. The verifier needs none of it but hash seeds: it reads no file, and
@@ -95,10 +120,7 @@ export class CallVerifier {
 const BAD_DESCRIPTOR = 8;
 const NOT_SUPPORTED = 52;
 
-function imports(
-  module: WebAssembly.Module,
-  held: { memory?: WebAssembly.Memory },
-): WebAssembly.Imports {
+function imports(module: WebAssembly.Module, held: HeldMemory): WebAssembly.Imports {
   const view = () => new DataView((held.memory as WebAssembly.Memory).buffer);
   const known: Record<string, (...args: never[]) => number> = {
     environ_sizes_get: (count: number, size: number) => {

@@ -1,5 +1,6 @@
 // The RLP of a header from a node's JSON. Its hash shows whether it is the right header.
-import { type Hex, concat, fromHex, quantity, shortBytes, toHex } from './bytes.js';
+import { type Hex, fromHex, quantity, shortBytes, toHex } from './bytes.js';
+import { rlpList, rlpString } from './rlp.js';
 
 /** A block as `eth_getBlockByHash` gives it. */
 export type BlockJson = Record<string, unknown>;
@@ -35,18 +36,7 @@ const FIELDS: [name: string, isNumber: boolean][] = [
 export function encodeHeader(block: BlockJson): Hex {
   const fields = FIELDS.filter(([name]) => typeof block[name] === 'string').map(([name, isNumber]) => {
     const text = block[name] as string;
-    return string(isNumber ? shortBytes(quantity(text, 256)) : fromHex(text));
+    return rlpString(isNumber ? shortBytes(quantity(text, 256)) : fromHex(text));
   });
-  const payload = concat(...fields);
-  return toHex(concat(head(0xc0, payload.length), payload));
-}
-
-function string(bytes: Uint8Array): Uint8Array {
-  return bytes.length === 1 && bytes[0]! < 0x80 ? bytes : concat(head(0x80, bytes.length), bytes);
-}
-
-function head(kind: number, length: number): Uint8Array {
-  if (length < 56) return Uint8Array.of(kind + length);
-  const bytes = shortBytes(BigInt(length));
-  return concat(Uint8Array.of(kind + 55 + bytes.length), bytes);
+  return toHex(rlpList(...fields));
 }

@@ -19,6 +19,14 @@ export {
 export { ColeParams } from './cole/params.js';
 export { type ErrorClass, Refused } from './errors.js';
 export { type BlockJson, encodeHeader } from './header.js';
+export {
+  type CompleteLogs,
+  type LogClaim,
+  type LogFilter,
+  type LogsAnswer,
+  type VerifiedLog,
+  verifyLogs,
+} from './logs.js';
 export { LvmtParams } from './lvmt/params.js';
 export {
   type Account,

@@ -195,6 +195,6 @@ function hexPrefix(bytes: Uint8Array): { isLeaf: boolean; path: number[] } {
   return { isLeaf: flags >= 2, path: isOdd ? [low, ...rest] : rest };
 }
 
-function nibbles(bytes: Uint8Array): number[] {
+export function nibbles(bytes: Uint8Array): number[] {
   return Array.from(bytes).flatMap((byte) => [byte >> 4, byte & 15]);
 }

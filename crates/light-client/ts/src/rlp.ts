@@ -1,5 +1,5 @@
 // RLP (yellow paper, appendix B), in its canonical form only.
-import { toNumber } from './bytes.js';
+import { concat, shortBytes, toNumber } from './bytes.js';
 import { malformed } from './errors.js';
 
 export interface Item {
@@ -73,4 +73,21 @@ export class RlpReader {
       whole: this.bytes.subarray(start, end),
     };
   }
+}
+
+/** The RLP of a string. */
+export function rlpString(bytes: Uint8Array): Uint8Array {
+  return bytes.length === 1 && bytes[0]! < 0x80 ? bytes : concat(head(0x80, bytes.length), bytes);
+}
+
+/** The RLP of a list of encoded items. */
+export function rlpList(...items: Uint8Array[]): Uint8Array {
+  const payload = concat(...items);
+  return concat(head(0xc0, payload.length), payload);
+}
+
+function head(kind: number, length: number): Uint8Array {
+  if (length < 56) return Uint8Array.of(kind + length);
+  const bytes = shortBytes(BigInt(length));
+  return concat(Uint8Array.of(kind + 55 + bytes.length), bytes);
 }

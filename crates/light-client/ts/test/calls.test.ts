@@ -30,6 +30,32 @@ interface Question {
 const WASM = new URL('../retrie_light_client.wasm', import.meta.url);
 const VECTORS = new URL('../../../vectors/calls/calls.json', import.meta.url);
 
+/** A module whose verifier stops: (func (export "retrie_verify_call") (param i32 i32) (result i32) unreachable). */
+const STOPS = Uint8Array.from(
+  [
+    [0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00], // magic, version
+    [0x01, 0x11, 0x03, 0x60, 0x01, 0x7f, 0x01, 0x7f], // types: allocate,
+    [0x60, 0x02, 0x7f, 0x7f, 0x00, 0x60, 0x02, 0x7f, 0x7f, 0x01, 0x7f], // release, verify
+    [0x03, 0x04, 0x03, 0x00, 0x01, 0x02, 0x05, 0x03, 0x01, 0x00, 0x01], // functions, a page of memory
+    [0x07, 0x42, 0x04, ...exported('memory', 2, 0), ...exported('retrie_allocate', 0, 0)],
+    [...exported('retrie_release', 0, 1), ...exported('retrie_verify_call', 0, 2)],
+    [0x0a, 0x0d, 0x03, 0x04, 0x00, 0x41, 0x00, 0x0b, 0x02, 0x00, 0x0b, 0x03, 0x00, 0x00, 0x0b],
+  ].flat(),
+);
+
+function exported(name: string, kind: number, index: number): number[] {
+  return [name.length, ...new TextEncoder().encode(name), kind, index];
+}
+
+test('a verifier that stops has accepted nothing, and can be asked again', async () => {
+  const verifier = await CallVerifier.load(STOPS);
+  const answer = {} as CallAnswer;
+  for (let times = 0; times < 2; times++) {
+    const stopped = (error: unknown) => error instanceof Refused && error.message.includes('has stopped');
+    assert.throws(() => verifier.verify({}, answer, { hash: '0x', chain: 'dev' }), stopped);
+  }
+});
+
 test('calls', { skip: !existsSync(WASM) && 'there is no module' }, async () => {
   const { chain, cases } = JSON.parse(readFileSync(VECTORS, 'utf8')) as { chain: string; cases: Case[] };
   const verifier = await CallVerifier.load(readFileSync(WASM));
@@ -44,11 +70,15 @@ test('calls', { skip: !existsSync(WASM) && 'there is no module' }, async () => {
       assert.throws(judge, refused, name);
       continue;
     }
-    const { output, gasUsed, success } = judge();
-    assert.deepEqual({ output, gasUsed, success }, { ...expect, success: true }, name);
-    const begun = performance.now();
-    for (let i = 0; i < 5; i++) judge();
-    times.push(`${name} ${((performance.now() - begun) / 5).toFixed(1)} ms`);
+    const took: number[] = [];
+    for (let times = 0; times < 6; times++) {
+      const begun = performance.now();
+      const { output, gasUsed, success } = judge();
+      took.push(performance.now() - begun);
+      assert.deepEqual({ output, gasUsed, success }, { ...expect, success: true }, name);
+    }
+    const [first, ...later] = took.map((ms) => ms.toFixed(1));
+    times.push(`${name} ${first} ms, later ${later.sort((a, b) => Number(a) - Number(b))[2]}`);
   }
-  console.log(`verified in: ${times.join(', ')}`);
+  console.log(`verified in: ${times.join('; ')}`);
 });

@@ -15,7 +15,7 @@ use retrie_chainspec::primitives::{Receipt, SealedHeader};
 use retrie_db::LogQuery;
 use retrie_engine::LiveView;
 use retrie_pipeline::BlockWithReceipts;
-use std::{convert::Infallible, ops::RangeInclusive};
+use std::{convert::Infallible, ops::RangeInclusive, sync::Arc};
 
 /// Most addresses in one filter.
 const MAX_ADDRESSES: usize = 1000;
@@ -70,9 +70,7 @@ pub(super) fn search(rpc: &RpcContext, view: &LiveView, filter: &Filter) -> RpcR
     let mut found = FoundLogs::new(rpc);
     match filter.block_option {
         FilterBlockOption::AtBlockHash(hash) => {
-            let unknown = || RpcError::Rejected("unknown block".into());
-            let header = view.header(&hash)?.ok_or_else(unknown)?;
-            found.search_block(view, filter, &header)?;
+            found.search_block(view, filter, &named_block(view, &hash)?)?;
         }
         FilterBlockOption::Range { from_block, to_block } => {
             let range = range(view, from_block, to_block)?;
@@ -82,8 +80,13 @@ pub(super) fn search(rpc: &RpcContext, view: &LiveView, filter: &Filter) -> RpcR
     Ok(found.logs)
 }
 
+/// The block that a filter names by its hash, canonical or not.
+pub(super) fn named_block(view: &LiveView, hash: &B256) -> RpcResult<SealedHeader> {
+    view.header(hash)?.ok_or_else(|| RpcError::Rejected("unknown block".into()))
+}
+
 /// The canonical blocks in the filter's range.
-fn range(
+pub(super) fn range(
     view: &LiveView,
     from: Option<BlockNumberOrTag>,
     to: Option<BlockNumberOrTag>,
@@ -124,13 +127,8 @@ impl FoundLogs {
         }
     }
 
-    /// Adds the matching logs of a range of canonical blocks.
-    pub(super) fn search_range(
-        &mut self,
-        view: &LiveView,
-        filter: &Filter,
-        range: RangeInclusive<u64>,
-    ) -> RpcResult<()> {
+    /// Rejects a range of more blocks than one request may search.
+    pub(super) fn check_range(&self, range: &RangeInclusive<u64>) -> RpcResult<()> {
         let blocks = range.end().saturating_sub(*range.start()).saturating_add(1);
         if blocks > self.most_blocks {
             return Err(RpcError::InvalidParams(format!(
@@ -138,6 +136,17 @@ impl FoundLogs {
                 self.most_blocks
             )));
         }
+        Ok(())
+    }
+
+    /// Adds the matching logs of a range of canonical blocks.
+    pub(super) fn search_range(
+        &mut self,
+        view: &LiveView,
+        filter: &Filter,
+        range: RangeInclusive<u64>,
+    ) -> RpcResult<()> {
+        self.check_range(&range)?;
         let query =
             LogQuery::new(filter.address.iter(), filter.topics.each_ref().map(FilterSet::iter));
         for number in view.log_candidates(&query, range)? {
@@ -147,14 +156,16 @@ impl FoundLogs {
         Ok(())
     }
 
-    fn search_block(
+    /// Adds the matching logs of one block, and returns the receipts that it read: those of a block
+    /// whose bloom matches.
+    pub(super) fn search_block(
         &mut self,
         view: &LiveView,
         filter: &Filter,
         header: &SealedHeader,
-    ) -> RpcResult<()> {
+    ) -> RpcResult<Option<Arc<Vec<Receipt>>>> {
         if !filter.matches_bloom(header.logs_bloom) {
-            return Ok(());
+            return Ok(None);
         }
         let hash = header.hash();
         let Some(receipts) = view.receipts(&hash)? else {
@@ -170,7 +181,8 @@ impl FoundLogs {
             })
         };
         let found = matching_in(header, &receipts, filter, false, transaction)?;
-        self.take(found)
+        self.take(found)?;
+        Ok(Some(receipts))
     }
 
     /// Adds the matching logs of one block.

@@ -1,4 +1,5 @@
-//! The namespace `eth`: blocks, transactions, receipts, state, fees, logs and subscriptions.
+//! The namespace `eth`: blocks, transactions, receipts, state, fees, logs and subscriptions; and
+//! `state_getLogs`, which shows that no log is missing.
 //!
 //! One file per kind of method. [`EthState`](crate::eth_state::EthState) holds what they keep
 //! between requests.
@@ -8,6 +9,7 @@ mod account;
 mod accounts;
 mod block;
 mod capabilities;
+mod complete_logs;
 mod config;
 mod fee;
 mod fill;
@@ -25,6 +27,11 @@ pub(crate) use accounts::personal_methods;
 
 use crate::RpcContext;
 use jsonrpsee::{Methods, RpcModule};
+
+/// Registers `state_getLogs`, which belongs to the namespace `state`.
+pub(crate) fn register_complete_logs(module: &mut RpcModule<RpcContext>) {
+    complete_logs::register(module);
+}
 
 /// The methods of this namespace.
 pub(crate) fn methods(context: &RpcContext) -> Methods {

@@ -59,14 +59,37 @@ async fn every_block_comes_to_its_root_on_its_witness_alone() {
                     continue;
                 }
                 let witness = node.call("debug_executionWitness", at).await;
-                let by_hash = node.call("debug_executionWitnessByBlockHash", json!([hash])).await;
-                assert_eq!(witness, by_hash);
+                for (method, params) in [
+                    ("debug_executionWitness", json!([hash])),
+                    ("debug_executionWitness", json!([{ "blockHash": hash }, "canonical"])),
+                    ("debug_executionWitnessByBlockHash", json!([hash])),
+                ] {
+                    assert_eq!(node.call(method, params).await, witness, "{method}");
+                }
                 let witness = serde_json::from_value(witness).unwrap();
                 execute(&chain, &view.block(hash).unwrap().unwrap(), &witness);
             }
         }
     }
     assert!(lvmt().extensions().account_proofs.is_none());
+}
+
+#[tokio::test]
+async fn blocks_without_a_witness_and_other_forms_of_it_are_refused() {
+    let mut chain = test_chain(TestRules::Cancun);
+    let tip = *chain.branch(chain.genesis(), 2, 12, 1).last().unwrap();
+    let node = node_on(&chain, tip, std::sync::Arc::new(Mpt::default()));
+    for (params, code, what) in [
+        (json!(["earliest"]), -32000, "genesis"),
+        (json!(["pending"]), -32000, "pending"),
+        (json!(["0x9"]), -32000, "not found"),
+        (json!([B256::repeat_byte(9)]), -32000, "not found"),
+        (json!(["latest", "legacy"]), -32602, "canonical"),
+        (json!([]), -32602, "missing"),
+    ] {
+        let (got, message) = node.fail("debug_executionWitness", params.clone()).await;
+        assert!(got == code && message.contains(what), "{params}: {got}, {message}");
+    }
 }
 
 /// Cause: the witness of a block that touches nothing had no node, not even the parent's root.
@@ -82,6 +105,9 @@ async fn the_witness_of_an_empty_block_has_the_root_of_its_parent() {
     let block = node.live().view().unwrap().block(&tip).unwrap().unwrap();
     assert!(block.difficulty.is_zero() && block.body().transactions.is_empty());
     let witness = node.call("debug_executionWitness", json!(["latest"])).await;
+    // It touches nothing, and leaves `keys` out.
+    let mut witness = witness;
+    witness["keys"] = json!([]);
     let witness: ExecutionWitness = serde_json::from_value(witness).unwrap();
     let hashes: Vec<B256> = witness.state.iter().map(keccak256).collect();
     assert_eq!(hashes, [block.state_root], "the block leaves the root of its parent");

@@ -3,6 +3,7 @@
 mod call;
 mod common;
 mod compat;
+mod complete_logs;
 mod debug;
 mod debug_forms;
 mod debug_tracers;

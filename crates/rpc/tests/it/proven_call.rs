@@ -245,6 +245,7 @@ async fn the_vectors_of_calls_are_what_nodes_answer() {
             let forged = [
                 ("another output", json!({ "output": flipped(&answer.output, 40) }), "claim"),
                 ("gas that lies", json!({ "gasUsed": answer.gas_used + U64::from(1) }), "claim"),
+                ("gas without end", json!({ "gas": "0xffffffffffffff" }), "call"),
                 ("a key left out", json!({ "reads": answer.reads[1..] }), "kind"),
                 ("a code left out", json!({ "codes": [] }), "call"),
                 ("another code", json!({ "codes": [flipped(&answer.codes[0], 3)] }), "call"),

@@ -61,8 +61,8 @@ mod types;
 pub use types::{
     Account, AccountKey, BackendChange, BackendDelta, BackendIdentity, BackendKey, BlockRef,
     DeltaBatch, DeltaBatchBuilder, DeltaBuilder, EncodedKey, HashId, KeyForm, ProofError,
-    StateChange, StateDelta, StateError, StateKey, StateProof, StateReader, StateValue, StoreError,
-    ValueVersion, blake2b, decode_slot, encode_slot, wire,
+    StateChange, StateDelta, StateError, StateKey, StateProof, StateReader, StateValue,
+    StateWitness, StoreError, ValueVersion, WitnessError, blake2b, decode_slot, encode_slot, wire,
 };
 
 #[cfg(feature = "std")]
@@ -74,8 +74,9 @@ pub use crate::backend::{
     ApplyOutput, Backend, BackendExtensions, BackendProfile, BackendStats, BackgroundJob, BulkSink,
     BulkSorter, CacheCompaction, ChunkAnswer, ChunkId, ChunkPlace, ChunkServer, CodePart,
     CodeProofs, CompactedCache, JobContext, JobFiles, JobHandle, JobOutput, JobRunner, KeyRange,
-    Maintenance, NodeRead, NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher,
-    ProofHole, ProofShards, ProvenanceQueries, RangeAnswer, RangeChanges, RangeFormat, RangeServer,
-    RowScan, RowTable, ScanDirection, SortedRecords, StateChunks, StateHistory, StateRanges,
-    StateTrie, TableRow, TrieLeaf, compare_rows, flat, open_with_retry, prefix_end,
+    Maintenance, NodeAudit, NodeRead, NodeUse, NodeWrite, OpenedChunk, PartialState, PartialTree,
+    Prefetcher, ProofHole, ProofShards, ProvenanceQueries, RangeAnswer, RangeChanges, RangeFormat,
+    RangeServer, RowScan, RowTable, ScanDirection, SortedRecords, StateChunks, StateHistory,
+    StateRanges, StateTrie, TableRow, TrieLeaf, WitnessAudit, WitnessMaker, WitnessRequest,
+    WitnessSupport, compare_rows, flat, open_with_retry, prefix_end,
 };

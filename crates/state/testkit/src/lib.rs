@@ -50,6 +50,7 @@ pub mod sample;
 mod states;
 mod store;
 mod view;
+mod witnesses;
 mod wrapper;
 
 use model::{BlockMiner, ValueFlavour};
@@ -87,6 +88,9 @@ pub use roots::{
 pub use states::{opaque_values_match_a_model, values_listings_and_counts_match_a_model};
 pub use store::a_key_value_store_matches_a_model;
 pub use view::{MemoryView, TableRows, ViewCounts};
+pub use witnesses::{
+    mutated_witnesses_say_nothing_wrong, witnesses_give_the_values_and_the_next_root,
+};
 pub use wrapper::{BackendWrapper, WrappedBackend};
 
 /// Creates an empty backend, the same each time.
@@ -262,6 +266,8 @@ macro_rules! __all_backend_checks {
             proofs_show_presence_and_absence_at_every_retained_block
             proofs_of_old_blocks_are_those_they_had_at_the_tip
             mutated_proofs_are_refused
+            witnesses_give_the_values_and_the_next_root
+            mutated_witnesses_say_nothing_wrong
             every_old_state_can_be_read_and_proven
             versions_are_those_of_the_model_and_proven
             every_kept_state_is_read_by_changes

@@ -63,6 +63,7 @@ pub(super) struct BlockMiner {
     slots: Vec<B256>,
     first: u64,
     balance_bits: usize,
+    has_codes: bool,
 }
 
 impl BlockMiner {
@@ -86,7 +87,7 @@ impl BlockMiner {
                 _ => B256::from(rng.random::<[u8; 32]>()),
             })
             .collect();
-        Self { rng, flavour, usual, addresses, slots, first: 0, balance_bits: 256 }
+        Self { rng, flavour, usual, addresses, slots, first: 0, balance_bits: 256, has_codes: true }
     }
 
     /// Sets the number of the first block (0 otherwise).
@@ -98,6 +99,12 @@ impl BlockMiner {
     /// Keeps balances below 2^128.
     pub(super) const fn with_balances_of_ethereum(mut self) -> Self {
         self.balance_bits = 128;
+        self
+    }
+
+    /// Makes accounts without code.
+    pub(super) const fn without_codes(mut self) -> Self {
+        self.has_codes = false;
         self
     }
 
@@ -180,7 +187,7 @@ impl BlockMiner {
             1 => U256::from_be_bytes(self.rng.random::<[u8; 32]>()) >> (256 - self.balance_bits),
             _ => U256::from(self.rng.random::<u64>()),
         };
-        let code_hash = if self.rng.random_bool(0.3) {
+        let code_hash = if self.rng.random_bool(0.3) && self.has_codes {
             codes::any_hash(&mut self.rng)
         } else {
             KECCAK256_EMPTY

@@ -187,7 +187,7 @@ impl<'k> TestNode<'k> {
 
     /// What the client can say of `delta`: with hashed keys it cannot name the slots that a wipe
     /// removes.
-    fn known(&self, delta: &StateDelta) -> StateDelta {
+    pub(super) fn known(&self, delta: &StateDelta) -> StateDelta {
         if self.keys() == KeyForm::Plain {
             return delta.clone();
         }

@@ -13,3 +13,4 @@ mod peers;
 mod pool;
 mod set_head;
 mod storm;
+mod witness;

@@ -9,4 +9,5 @@ mod parallel;
 mod prefetch;
 mod real_blocks;
 mod simulated_env;
+mod stateless;
 mod traps;

@@ -12,5 +12,6 @@ mod migrate;
 mod prefetch;
 mod reorgs;
 mod root_task;
+mod stateless;
 mod switch;
 mod verify;

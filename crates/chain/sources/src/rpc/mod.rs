@@ -4,9 +4,10 @@
 //!  block(n), accounts, slots, proofs --> calls --> batches --> POST --> typed results
 //! ```
 //!
-//! Only `eth_*` methods of the execution API specification are used, with two exceptions: if a block
-//! cannot be rebuilt from its JSON (its hash differs), `debug_getRawBlock` is called, and
-//! [traces](RpcClient::block_traces) come from `debug_traceBlockByNumber`. An answer
+//! Only `eth_*` methods of the execution API specification are used, with some exceptions: if a block
+//! cannot be rebuilt from its JSON (its hash differs), `debug_getRawBlock` is called;
+//! [traces](RpcClient::block_traces) come from `debug_traceBlockByNumber`, and
+//! [witnesses](RpcClient::execution_witness) from `debug_executionWitness`. An answer
 //! with one block is limited to 96 MiB, any other answer to 1 GiB.
 //!
 //! **The node is not trusted**: a [block](RpcClient::block) is returned only if everything in it
@@ -30,6 +31,7 @@ use std::{
     time::Duration,
 };
 
+use alloy_eips::BlockHashOrNumber;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U64, U256};
 use retrie_chainspec::{
     ChainSpec,
@@ -43,7 +45,10 @@ pub use health::NodeHealth;
 pub use state_sync::StateSyncOffer;
 pub use trace::{BlockTraces, TracedAccount, TracedDiff, TracedState, TransactionTrace};
 
-use crate::http::{BlockingClient, HttpOptions};
+use crate::{
+    http::{BlockingClient, HttpOptions},
+    witness::WitnessAnswer,
+};
 use wire::RpcCall;
 
 /// Calls in a batch, at most.
@@ -154,6 +159,19 @@ impl RpcClient {
     /// As [`block`](Self::block).
     pub fn tagged(&self, tag: &str) -> Result<(B256, Header), RpcError> {
         block::fetch_tag(self, tag)
+    }
+
+    /// The witness of the block with this hash or number (`debug_executionWitness`), in the node's
+    /// own form. The caller has to check it.
+    ///
+    /// # Errors
+    /// As [`accounts`](Self::accounts). Only some nodes take a hash.
+    pub fn execution_witness(&self, block: BlockHashOrNumber) -> Result<WitnessAnswer, RpcError> {
+        let (named, number) = match block {
+            BlockHashOrNumber::Hash(hash) => (json!(hash), None),
+            BlockHashOrNumber::Number(number) => (json!(quantity(number)), Some(number)),
+        };
+        self.one(&RpcCall::new("debug_executionWitness", json!([named]), number))
     }
 
     /// The part of a proof that a retrie node of the same backend keeps (`state_getProofPart`), for

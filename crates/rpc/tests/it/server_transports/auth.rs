@@ -1,6 +1,8 @@
 //! The authenticated port: access, and what it serves.
 
 use crate::common::{NodeFixture, WsClient, http, mpt, request, test_chain};
+use alloy_primitives::Bytes;
+use alloy_rlp::Header;
 use alloy_rpc_types_engine::{ExecutionPayload, JwtSecret};
 use retrie_engine::{BuilderConfig, EngineApi, PayloadBuilder};
 use retrie_pipeline::testkit::{BlockPlan, TestRules};
@@ -147,6 +149,19 @@ async fn a_payload_may_have_null_where_it_has_nothing() {
     for method in ["engine_newPayloadV1", "engine_newPayloadV2"] {
         let status = ask(method, json!([payload])).await;
         assert_eq!(status["result"]["status"], "VALID", "{method}: {status}");
+    }
+    // As geth answers: the same status, and the RLP of a witness of four lists.
+    for method in ["engine_newPayloadWithWitnessV1", "engine_newPayloadWithWitnessV2"] {
+        let status = ask(method, json!([payload])).await["result"].take();
+        assert_eq!((&status["status"], &status["latestValidHash"]), (&json!("VALID"), &json!(tip)));
+        assert!(status.as_object().unwrap().contains_key("validationError"), "{status}");
+        let witness: Bytes = serde_json::from_value(status["witness"].clone()).unwrap();
+        let mut rest = witness.as_ref();
+        let mut lists = Header::decode_bytes(&mut rest, true).unwrap();
+        for _ in 0..4 {
+            Header::decode_bytes(&mut lists, true).unwrap();
+        }
+        assert!(rest.is_empty() && lists.is_empty(), "{method}");
     }
     // A required field must not be null, and a forbidden field must be null or absent.
     let beside = json!([payload, [], tip]);

@@ -3,7 +3,7 @@
 //! An extension works on caches of its own backend, which it gets as [`AnyCache`];
 //! [`AnyCache::get`] gives such a cache its type.
 
-use super::{AnyCache, NodeRead, NodeWrite, StateChunks, StateRanges};
+use super::{AnyCache, NodeRead, NodeWrite, StateChunks, StateRanges, WitnessSupport};
 use crate::{
     AccountKey, BackendDelta, BackendKey, ProofError, StateDelta, StateError, StateReader,
     StateValue, ValueVersion,
@@ -42,6 +42,8 @@ pub struct BackendExtensions<'a> {
     pub ranges: Option<&'a dyn StateRanges>,
     /// Opens a partial state from the nodes of a witness.
     pub partial_state: Option<&'a dyn PartialState>,
+    /// Makes block witnesses, or says why it makes none.
+    pub witnesses: WitnessSupport<'a>,
 }
 
 impl fmt::Debug for BackendExtensions<'_> {
@@ -351,6 +353,45 @@ pub trait PartialState: Send + Sync {
     /// The part of the state under `root` that `nodes` (any order, duplicates allowed) show.
     fn open_witness(&self, root: B256, nodes: &[Bytes])
     -> Result<Arc<dyn PartialTree>, StateError>;
+
+    /// As [`open_witness`](Self::open_witness), to check the witness itself: what is read from the
+    /// state, and computed from it, is noted node by node.
+    fn audit_witness(&self, root: B256, nodes: &[Bytes]) -> Result<WitnessAudit, StateError>;
+}
+
+/// A witness that was opened to be checked.
+#[derive(Clone)]
+pub struct WitnessAudit {
+    /// Its state.
+    pub tree: Arc<dyn PartialTree>,
+    /// What became of its nodes, in `tree` and in all states that follow from it.
+    pub nodes: Arc<dyn NodeAudit>,
+}
+
+impl fmt::Debug for WitnessAudit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WitnessAudit").field("root", &self.tree.root()).finish_non_exhaustive()
+    }
+}
+
+/// Notes which nodes of a witness are used.
+pub trait NodeAudit: Send + Sync {
+    /// The use of each node so far, in the order in which the nodes were given. Equal nodes have
+    /// equal uses.
+    fn uses(&self) -> Vec<NodeUse>;
+}
+
+/// What became of a node of a witness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeUse {
+    /// Something was read from it, or a root was computed from it; or it is the root.
+    Read,
+    /// The root leads to it, and it was not needed.
+    Unread,
+    /// Neither the root nor any node that the root leads to names it.
+    Unlinked,
+    /// It is not a node of such a state.
+    Malformed,
 }
 
 /// A partial state in memory. Reads outside it fail with [`StateError::MissingWitness`].

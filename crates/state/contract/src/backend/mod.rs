@@ -17,14 +17,15 @@ pub mod flat;
 mod jobs;
 mod ranges;
 mod view;
+mod witness;
 
 pub use chunks::{ChunkAnswer, ChunkId, ChunkServer, OpenedChunk, StateChunks};
 pub use compare::compare_rows;
 pub use erased::{AnyBackend, AnyCache};
 pub use extensions::{
     AccountNodes, AccountProofs, BackendExtensions, CacheCompaction, CodePart, CodeProofs,
-    CompactedCache, JobFiles, Maintenance, PartialState, PartialTree, Prefetcher, ProofHole,
-    ProofShards, ProvenanceQueries, StateHistory,
+    CompactedCache, JobFiles, Maintenance, NodeAudit, NodeUse, PartialState, PartialTree,
+    Prefetcher, ProofHole, ProofShards, ProvenanceQueries, StateHistory, WitnessAudit,
 };
 pub use files::open_with_retry;
 pub use jobs::{BackgroundJob, JobContext, JobHandle, JobOutput, JobRunner};
@@ -36,6 +37,7 @@ pub use view::{
     BulkSink, BulkSorter, KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection,
     SortedRecords, TableRow, prefix_end,
 };
+pub use witness::{WitnessMaker, WitnessRequest, WitnessSupport};
 
 use crate::{
     AccountKey, BackendDelta, BackendIdentity, BackendKey, ProofError, StateError, StateValue,

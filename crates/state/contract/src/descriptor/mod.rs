@@ -12,8 +12,10 @@
 //! command line: a program with a command line makes its own arguments from them.
 
 mod verifier;
+mod witness;
 
 pub use verifier::{FormatVerifier, ParamsFacts, ProofFormat, ProofVerifier};
+pub use witness::{OpenedWitness, WitnessResult, check_previous};
 
 #[cfg(feature = "std")]
 mod entry;

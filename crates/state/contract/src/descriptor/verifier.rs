@@ -1,6 +1,7 @@
 //! Proofs without a store: their formats and verifiers.
 
-use crate::{BackendKey, HashId, ProofError, StateValue, ValueVersion};
+use super::WitnessResult;
+use crate::{BackendKey, HashId, ProofError, StateValue, ValueVersion, WitnessError};
 use alloc::{sync::Arc, vec::Vec};
 use alloy_primitives::B256;
 use core::{fmt, ops::RangeInclusive};
@@ -90,6 +91,17 @@ pub trait ProofVerifier: fmt::Debug + Send + Sync {
     ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
         let _ = (root, keys, blocks, proof);
         Err(ProofFormat::NO_HISTORY)
+    }
+
+    /// Opens a block witness (a [`StateWitness`](crate::StateWitness)'s bytes) of the state of
+    /// `root`, the state before the block.
+    ///
+    /// # Errors
+    /// [`WitnessError::Unsupported`] if stores of this kind have none; [`WitnessError::Refused`] if
+    /// the bytes are not canonical, hold a part that no other part leads to, or do not lead to `root`.
+    fn open_witness(&self, root: B256, witness: &[u8]) -> WitnessResult {
+        let _ = (root, witness);
+        Err(WitnessError::Unsupported { why: "its format has none" })
     }
 }
 

@@ -113,6 +113,14 @@ pub enum StateError {
         /// What cannot be said.
         what: String,
     },
+    /// The backend makes no block witness, at all or of this block.
+    #[error("backend {backend} has no witness of this block: {why}")]
+    NoWitness {
+        /// Backend name.
+        backend: &'static str,
+        /// Why not.
+        why: &'static str,
+    },
     /// The backend does not have this extension.
     #[error("backend {backend} does not support {what}")]
     Unsupported {

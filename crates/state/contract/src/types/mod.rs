@@ -11,6 +11,7 @@ mod reader;
 mod value;
 mod version;
 pub mod wire;
+mod witness;
 
 pub use delta::{BackendChange, BackendDelta, DeltaBuilder, StateChange, StateDelta};
 pub use delta_batch::{DeltaBatch, DeltaBatchBuilder};
@@ -20,3 +21,4 @@ pub use proof::{BackendIdentity, BlockRef, HashId, StateProof};
 pub use reader::StateReader;
 pub use value::{Account, StateValue, decode_slot, encode_slot};
 pub use version::ValueVersion;
+pub use witness::{StateWitness, WitnessError};

@@ -1,11 +1,12 @@
 //! [`StateProvider`]: one state, to read and to prove from.
 
+use super::deltas::in_form_of;
 use crate::durable::{flat_history, overlay::RowView, state::DurableState};
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
     AccountKey, AccountNodes, AnyCache, BackendKey, BlockRef, ChunkServer, CodePart, KeyForm,
-    ProofError, RangeServer, StateError, StateKey, StateProof, StateReader, StateValue,
-    ValueVersion,
+    ProofError, RangeServer, StateDelta, StateError, StateKey, StateProof, StateReader, StateValue,
+    StateWitness, ValueVersion, WitnessRequest,
 };
 use std::{fmt, ops::RangeInclusive, path::Path, sync::Arc};
 
@@ -194,6 +195,36 @@ impl StateProvider {
         self.provable()?;
         let keys = self.durable.keys.keys(keys);
         shards.check_part(&self.view, &self.cache, &keys, own, part)
+    }
+
+    /// The witness of block `number`, a child of this block that reads `reads`, lists the slots of
+    /// `listed`, and changes this state by `delta`. [`ProofVerifier::open_witness`](retrie_state::descriptor::ProofVerifier)
+    /// opens it.
+    ///
+    /// # Errors
+    /// [`StateError::NoWitness`] if the backend makes none, at all or of this block, and for states
+    /// that are proven under a later root; else as [`prove`](Self::prove).
+    pub fn witness(
+        &self,
+        number: u64,
+        reads: &[StateKey],
+        listed: &[Address],
+        delta: &StateDelta,
+    ) -> Result<StateWitness, StateError> {
+        let backend = &self.durable.backend;
+        let maker = backend.extensions().witness_maker(backend.identity())?;
+        let parent = self.provable()?;
+        if self.number() != Some(parent.number) {
+            let (backend, why) = (backend.identity().name, "old states are proven by later roots");
+            return Err(StateError::NoWitness { backend, why });
+        }
+        let delta = in_form_of(self, [delta])?;
+        let keys = self.durable.keys;
+        let reads = keys.keys(reads);
+        let listed: Vec<AccountKey> = listed.iter().map(|address| keys.account(address)).collect();
+        let block = WitnessRequest { number, reads: &reads, listed: &listed, delta: &delta[0] };
+        let bytes = maker.make_witness(&self.view, &self.cache, block)?;
+        Ok(StateWitness::of(backend.identity(), keys, parent, self.root(), bytes))
     }
 
     /// The versions of each of `keys` over `blocks`, newest first, as this state shows them, and
