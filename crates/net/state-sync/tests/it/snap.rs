@@ -88,6 +88,11 @@ fn entries() -> (BTreeMap<StateKey, StateValue>, HashMap<B256, Bytes>) {
     (entries, codes)
 }
 
+/// A node that waits as long as any: proofs take long on a busy machine.
+fn patient_config() -> NetworkConfig {
+    NetworkConfig { timing: Default::default(), ..local::config() }
+}
+
 impl SnapFixture {
     fn new(backend: Arc<dyn AnyBackend>, keys: KeyForm) -> Self {
         let (entries, codes) = entries();
@@ -179,7 +184,7 @@ impl SnapFixture {
             bytes: AtomicUsize::new(0),
         });
         let ranges = Some(server.clone() as Arc<dyn SnapRequestHandler>);
-        (local::node(NetworkConfig { ranges, ..local::config() }), server)
+        (local::node(NetworkConfig { ranges, ..patient_config() }), server)
     }
 
     fn fetch(
@@ -201,7 +206,7 @@ impl SnapFixture {
         let ranges = Some(Arc::new(EmptyRequestHandler) as Arc<dyn SnapRequestHandler>);
         let static_nodes = nodes.iter().map(|node| local::enode(&node.manager)).collect();
         let snap_versions = vec![self.version];
-        let config = NetworkConfig { ranges, static_nodes, snap_versions, ..local::config() };
+        let config = NetworkConfig { ranges, static_nodes, snap_versions, ..patient_config() };
         let visitor = local::node(config).manager;
         let runtime = visitor.runtime().clone();
         let peers = SnapPeerSet::new(visitor.peers(), &HashedRanges, self.root, runtime);
