@@ -280,7 +280,7 @@ fn kills(default: u32) -> u32 {
 fn killed_imports_of_real_blocks_end_as_if_nothing_had_happened() {
     let Some(mainnet) = mainnet() else { return };
     println!("{}", program().display());
-    let to: u64 = setting("RETRIE_KILL_BLOCKS", 400);
+    let to: u64 = setting("RETRIE_KILL_BLOCKS", 250);
     for (n, backend) in backends(true).iter().enumerate() {
         let seed = setting("RETRIE_KILL_SEED", 1_u64) + n as u64;
         let mut files = vec!["--to".to_owned(), to.to_string()];
