@@ -4,7 +4,7 @@ use crate::{PartialMpt, TrieHash, WitnessNodes, leaf, verify::decode_node};
 use alloy_primitives::{B256, Bytes, map::B256Set};
 use alloy_trie::nodes::{RlpNode, TrieNode};
 use parking_lot::Mutex;
-use retrie_state::{NodeAudit, NodeUse, WitnessAudit};
+use retrie_state::{NodeAudit, NodeUse, ProofError, WitnessAudit};
 use std::sync::Arc;
 
 /// Opens a witness and notes which of its nodes are needed.
@@ -31,7 +31,7 @@ struct MptNodeAudit {
 
 impl NodeAudit for MptNodeAudit {
     fn uses(&self) -> Vec<NodeUse> {
-        let linked = LinkedNodes::of(self.with, self.root, &self.nodes);
+        let linked = LinkedNodes::of_state(self.with, self.root, &self.nodes);
         let needed = self.needed.lock();
         let nodes = self.nodes.by_hash();
         let of = |hash: &B256| {
@@ -61,24 +61,48 @@ pub(crate) struct LinkedNodes {
     pub(crate) malformed: B256Set,
 }
 
+/// What the leaves of a trie hold.
+#[derive(Clone, Copy, Debug)]
+enum LeafContent {
+    Accounts,
+    Slots,
+    Anything,
+}
+
 impl LinkedNodes {
     /// The nodes of `nodes` that `root` leads to, in the account trie and the storage tries.
-    pub(crate) fn of(with: TrieHash, root: B256, nodes: &WitnessNodes) -> Self {
+    pub(crate) fn of_state(with: TrieHash, root: B256, nodes: &WitnessNodes) -> Self {
+        Self::below(with, (root, LeafContent::Accounts), nodes)
+    }
+
+    /// The nodes of `nodes` that `root` leads to, in one trie with leaves of any kind.
+    pub(crate) fn of_trie(with: TrieHash, root: B256, nodes: &WitnessNodes) -> Self {
+        Self::below(with, (root, LeafContent::Anything), nodes)
+    }
+
+    fn below(with: TrieHash, top: (B256, LeafContent), nodes: &WitnessNodes) -> Self {
         let mut found = Self::default();
-        let mut seen = [B256Set::default(), B256Set::default()];
-        // Hashes of nodes, with whether they belong to the account trie.
-        let mut waiting = vec![(root, true)];
-        while let Some((hash, is_account)) = waiting.pop() {
+        let mut seen = [(); 3].map(|()| B256Set::default());
+        let mut waiting = vec![top];
+        while let Some((hash, content)) = waiting.pop() {
             let Some(node) = nodes.by_hash().get(&hash) else { continue };
-            if !seen[usize::from(is_account)].insert(hash) {
+            if !seen[content as usize].insert(hash) {
                 continue;
             }
             found.all.insert(hash);
-            if follow(with, node, is_account, &mut waiting).is_none() {
+            if follow(with, node, content, &mut waiting).is_none() {
                 found.malformed.insert(hash);
             }
         }
         found
+    }
+
+    /// Checks that the root leads to each of `nodes`, and that each is what its place demands.
+    pub(crate) fn check_all_of(&self, nodes: &WitnessNodes) -> Result<(), ProofError> {
+        if !self.malformed.is_empty() {
+            return Err(ProofError::Malformed { what: "trie node" });
+        }
+        if self.all.len() == nodes.by_hash().len() { Ok(()) } else { Err(ProofError::Unused) }
     }
 }
 
@@ -86,8 +110,8 @@ impl LinkedNodes {
 fn follow(
     with: TrieHash,
     node: &[u8],
-    is_account: bool,
-    waiting: &mut Vec<(B256, bool)>,
+    content: LeafContent,
+    waiting: &mut Vec<(B256, LeafContent)>,
 ) -> Option<()> {
     let mut embedded: Vec<RlpNode> = Vec::new();
     let mut next = Some(decode_node(node)?);
@@ -96,21 +120,23 @@ fn follow(
             TrieNode::EmptyRoot => return None,
             TrieNode::Branch(branch) => branch.stack,
             TrieNode::Extension(extension) => vec![extension.child],
-            TrieNode::Leaf(leaf) if is_account => {
-                let (_, storage) = leaf::decode_account(&leaf.value)?;
-                if storage != with.empty_root() {
-                    waiting.push((storage, false));
-                }
-                Vec::new()
-            }
             TrieNode::Leaf(leaf) => {
-                leaf::decode_slot_value(&leaf.value)?;
+                match content {
+                    LeafContent::Accounts => {
+                        let (_, storage) = leaf::decode_account(&leaf.value)?;
+                        if storage != with.empty_root() {
+                            waiting.push((storage, LeafContent::Slots));
+                        }
+                    }
+                    LeafContent::Slots => drop(leaf::decode_slot_value(&leaf.value)?),
+                    LeafContent::Anything => {}
+                }
                 Vec::new()
             }
         };
         for child in children {
             match child.as_hash() {
-                Some(hash) => waiting.push((hash, is_account)),
+                Some(hash) => waiting.push((hash, content)),
                 None => embedded.push(child),
             }
         }

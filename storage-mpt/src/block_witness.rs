@@ -15,10 +15,8 @@ use crate::{
     LeafUpdate, PartialMpt, Trie, TrieHash, WitnessNodes,
     audit::LinkedNodes,
     ethereum::{StateTries, account_nodes, merge_nodes},
-    verify::decode_node,
 };
 use alloy_primitives::{B256, Bytes};
-use alloy_trie::nodes::TrieNode;
 use retrie_state::{
     AccountKey, BackendChange, BackendDelta, BackendKey, ProofError, StateError, StateValue,
     WitnessError, WitnessRequest,
@@ -96,13 +94,7 @@ pub fn open(with: TrieHash, root: B256, bytes: &[u8]) -> WitnessResult {
     if root != with.empty_root() && !nodes.by_hash().contains_key(&root) {
         return Err(ProofError::RootMismatch.into());
     }
-    let linked = LinkedNodes::of(with, root, &nodes);
-    if !linked.malformed.is_empty() {
-        return Err(ProofError::Malformed { what: "trie node" }.into());
-    }
-    if linked.all.len() != nodes.by_hash().len() {
-        return Err(ProofError::Unused.into());
-    }
+    LinkedNodes::of_state(with, root, &nodes).check_all_of(&nodes)?;
     Ok(Box::new(MptWitness { with, state: PartialMpt::hashed(with, root, nodes) }))
 }
 
@@ -136,8 +128,9 @@ impl PartialTrie {
     /// [`ProofError`] if they are not canonical, or the root does not lead to one of them.
     pub fn read(root: B256, reader: &mut WireReader<'_>) -> Result<Self, ProofError> {
         let nodes = WitnessNodes::new(&read_nodes(reader)?);
-        check_use(root, &nodes)?;
-        Ok(Self { trie: Trie::unresolved(TrieHash::Keccak256, root), nodes })
+        let with = TrieHash::Keccak256;
+        LinkedNodes::of_trie(with, root, &nodes).check_all_of(&nodes)?;
+        Ok(Self { trie: Trie::unresolved(with, root), nodes })
     }
 
     /// The root of the trie.
@@ -161,40 +154,6 @@ impl PartialTrie {
     pub fn root_after(&self, items: &[LeafUpdate]) -> Result<B256, StateError> {
         Ok(self.trie.update(&self.nodes, items, &mut ())?.hash())
     }
-}
-
-/// Checks that `root`, which is no root of accounts, leads to every node.
-fn check_use(root: B256, nodes: &WitnessNodes) -> Result<(), ProofError> {
-    let nodes = nodes.by_hash();
-    let mut used = BTreeSet::new();
-    let mut waiting = vec![root];
-    while let Some(hash) = waiting.pop() {
-        if let Some(node) = nodes.get(&hash)
-            && used.insert(hash)
-        {
-            add_children(node, &mut waiting)?;
-        }
-    }
-    if used.len() == nodes.len() { Ok(()) } else { Err(ProofError::Unused) }
-}
-
-/// Adds the nodes that a node names, also through embedded ones.
-fn add_children(rlp: &[u8], names: &mut Vec<B256>) -> Result<(), ProofError> {
-    let children = match decode_node(rlp) {
-        None | Some(TrieNode::EmptyRoot) => {
-            return Err(ProofError::Malformed { what: "trie node" });
-        }
-        Some(TrieNode::Branch(branch)) => branch.stack,
-        Some(TrieNode::Extension(extension)) => vec![extension.child],
-        Some(TrieNode::Leaf(_)) => Vec::new(),
-    };
-    for child in children {
-        match child.as_hash() {
-            Some(hash) => names.push(hash),
-            None => add_children(&child, names)?,
-        }
-    }
-    Ok(())
 }
 
 /// An opened witness.
