@@ -10,7 +10,7 @@
 //! | [`PRUNED_KEYS`] | `ff` | root |
 //!
 //! **No reference counts.** A row belongs to one trie, and within a trie a node hangs at one place:
-//! two keys that have the same nibbles below different slots would be hashes that nobody can find.
+//! two keys that have the same nibbles below different slots would be hashes that no attacker can find.
 //! So a node that leaves its place is needed nowhere else, and neither a new node nor an old one is
 //! looked up to learn whether others need it. Counts would take a read for each written and each
 //! deleted node, more than all reads of values.

@@ -10,8 +10,8 @@ use std::{
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// How many times a peer may lack what the state must have.
 const STRIKES: u32 = 5;
-/// How many wrong answers of a peer that may be mistaken are failures only: a few, and one more for
-/// so many right ones.
+/// A peer that may be mistaken is banned for more than `MISTAKES` wrong answers, and one more for each
+/// `RIGHT_FOR_A_MISTAKE` right ones. Fewer count as failures.
 const MISTAKES: u32 = 3;
 const RIGHT_FOR_A_MISTAKE: u32 = 256;
 /// The first backoff after a failure.
