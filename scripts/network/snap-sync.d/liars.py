@@ -15,6 +15,8 @@ HONEST = ["retrie:mpt", "retrie:mpt/hashed", "retrie:prefix", "retrie:prefix/has
 # What a joiner's log says of a peer that lied, and of one that gave nothing.
 BANNED = re.compile(r"the peer is banned|is disconnected for an offence|why=we disconnect: (?!client quitting)")
 USELESS = re.compile(r"gave no answer|lacks|does not have")
+# Of a storage trie from its first slot on three wrong answers are forgiven: geth gives such ones.
+FORGIVEN, MISTAKEN = 3, re.compile(r"wrong answer; the peer is asked again")
 # Answers that an honest peer may give now and then: so many of them leave a peer out (docs/state-sync.md).
 ENOUGH = {"empty": 5, "gaps": 5}
 
@@ -106,4 +108,6 @@ def named(node, other):
     lines = [line for line in node.log.read_text(errors="replace").splitlines() if key in line]
     if any(BANNED.search(line) for line in lines):
         return "banned"
+    if 0 < sum(bool(MISTAKEN.search(line)) for line in lines) <= FORGIVEN:
+        return "mistaken"
     return "useless" if any(USELESS.search(line) for line in lines) else ""

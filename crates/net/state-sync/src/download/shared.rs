@@ -23,7 +23,11 @@ pub(super) enum ItemOutcome {
     /// The peer does not have it.
     Missing,
     /// It is not what the id names.
-    Wrong(ProofError),
+    Wrong {
+        error: ProofError,
+        /// Whether an honest peer of this kind may give it.
+        may_be_mistake: bool,
+    },
 }
 
 /// A download that goes on: what is wanted and fetched, how each peer has behaved, and how it
@@ -107,18 +111,18 @@ impl StateDownload {
                         lacked = place.map(|place| format!("it lacks {item}: {place}"));
                     }
                 }
-                ItemOutcome::Wrong(error) => {
+                ItemOutcome::Wrong { error, may_be_mistake } => {
                     let place = self.place_at(at, &item).map(|place| format!(" ({place})"));
                     let place = place.unwrap_or_default();
                     let why = format!("{item} is not what it sent{place}: {error}");
                     let standing = self.standing.get_mut(at);
-                    if let Some(liar) =
-                        standing.and_then(|of| of.wrong(why).then(|| of.peer.clone()))
+                    if let Some(liar) = standing
+                        .and_then(|of| of.wrong(why, may_be_mistake).then(|| of.peer.clone()))
                     {
                         tracing::warn!(peer = name, %item, %error, "wrong answer{place}; the peer is banned");
                         liars.push(liar);
                     } else {
-                        tracing::debug!(peer = name, %item, %error, "wrong answer");
+                        tracing::warn!(peer = name, %item, %error, "wrong answer; the peer is asked again later");
                     }
                 }
             }

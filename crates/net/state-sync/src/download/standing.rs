@@ -137,10 +137,10 @@ impl StatePeerStanding {
 
     /// Records a wrong answer, for which the peer is banned or, if honest peers of its kind give some,
     /// asked again after a backoff. Whether it is banned.
-    pub(super) fn wrong(&mut self, why: String) -> bool {
+    pub(super) fn wrong(&mut self, why: String, may_be_mistake: bool) -> bool {
         self.mistakes += 1;
         let allowed = MISTAKES.saturating_add(self.right / RIGHT_FOR_A_MISTAKE);
-        let is_banned = !self.peer.may_be_mistaken() || self.mistakes > allowed;
+        let is_banned = !may_be_mistake || self.mistakes > allowed;
         if is_banned {
             self.ban(why);
         } else {

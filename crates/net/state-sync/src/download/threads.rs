@@ -90,7 +90,7 @@ impl DownloadThreads {
             let answers = self.request(peer, &items);
             let took = started.elapsed();
             let is_gone = answers.is_err() && !peer.is_available();
-            let outcomes = answers.map(|answers| self.check(&items, answers));
+            let outcomes = answers.map(|answers| self.check(peer, &items, answers));
             let settled = match self.state.lock().as_mut().filter(|state| state.ended.is_none()) {
                 Some(state) if is_gone => {
                     state.peer_gone(at, items);
@@ -152,14 +152,25 @@ impl DownloadThreads {
     }
 
     /// Checks the answers, without the lock.
-    fn check(&self, items: &[StateItem], answers: Vec<Option<Bytes>>) -> Vec<ItemOutcome> {
+    fn check(
+        &self,
+        peer: &dyn StatePeer,
+        items: &[StateItem],
+        answers: Vec<Option<Bytes>>,
+    ) -> Vec<ItemOutcome> {
         let mut answers = answers.into_iter();
-        let check = |item| match answers.next() {
+        let check = |item: &StateItem| match answers.next() {
             None => ItemOutcome::Left,
             Some(None) => ItemOutcome::Missing,
             Some(Some(answer)) => match self.open(item, &answer) {
                 Ok(checked) => ItemOutcome::Taken(answer, checked),
-                Err(error) => ItemOutcome::Wrong(error),
+                Err(error) => {
+                    let may_be_mistake = match item {
+                        StateItem::Chunk(id) => peer.may_be_mistaken(id, &answer),
+                        StateItem::Node(_) | StateItem::Code(_) => false,
+                    };
+                    ItemOutcome::Wrong { error, may_be_mistake }
+                }
             },
         };
         items.iter().map(check).collect()

@@ -61,9 +61,9 @@ pub trait StatePeer: Send + Sync {
     /// Called when an answer of the peer was proven false. It is not asked again.
     fn report_lie(&self) {}
 
-    /// Whether an honest peer of this kind gives a wrong answer now and then, so that it is banned
-    /// after some of them only.
-    fn may_be_mistaken(&self) -> bool {
+    /// Whether an honest peer of this kind gives such a wrong answer for a chunk now and then, so that
+    /// it is banned after some of them only.
+    fn may_be_mistaken(&self, _chunk: &ChunkId, _wrong: &[u8]) -> bool {
         false
     }
 

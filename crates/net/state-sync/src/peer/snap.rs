@@ -464,9 +464,14 @@ impl StatePeer for SnapPeer {
         }
     }
 
-    /// geth ends a storage trie without a word where a new block moves its database under the iterator.
-    fn may_be_mistaken(&self) -> bool {
-        true
+    /// geth ends a range of slots without a word where a new block moves its database under the
+    /// iterator. A range from the first key on comes without a proof.
+    fn may_be_mistaken(&self, chunk: &ChunkId, wrong: &[u8]) -> bool {
+        let place = self.of.format.place(chunk);
+        let is_unproven = |place: ChunkPlace| {
+            matches!(place.trie, StateTrie::Storage(_)) && place.keys.start().is_zero()
+        };
+        wrong.len() as u64 <= 2 * ASKED_BYTES && place.is_some_and(is_unproven)
     }
 
     fn report_lie(&self) {
