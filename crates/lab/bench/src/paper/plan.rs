@@ -94,7 +94,7 @@ impl PaperExperiment {
         let regimes = [(size.is_smoke(), "smoke size"), (shallow, "one level of LVMT")].into_iter();
         let regimes: Vec<_> = regimes.filter(|(is, _)| *is).map(|(_, words)| words).collect();
         self.regime = (!regimes.is_empty()).then(|| regimes.join(", "));
-        if size.is_smoke() && capped {
+        if capped && self.setup.keys() < CAPPED_KEYS {
             self.omission = Some("a state of this size always fits under its cap on memory".into());
         }
         self
@@ -103,6 +103,9 @@ impl PaperExperiment {
 
 /// Keys that the root AMT of LVMT holds, so that more need a second level (LVMT, section 6).
 const LVMT_ROOT_KEYS: u64 = 300_000;
+
+/// Fewer keys than this fit under the caps on memory of all experiments.
+const CAPPED_KEYS: u64 = 1 << 21;
 
 /// The experiments of `paper` at a size. Of experiments that are equal at a small size, or one of
 /// which measures all that the other does, one is listed, under the figures of both: no store is

@@ -17,9 +17,10 @@ pub enum PlanSize {
 pub enum PlanPreset {
     /// The paper's own sizes.
     Paper,
-    /// What a machine of 2 cores, 24 GiB of memory and 50 GB of disk does in a few hours: the
-    /// paper's sizes up to 10^7 keys or accounts, 10^6 pairs, 2·10^5 transactions, 10^4 blocks of
-    /// COLE and trees of height 23.
+    /// What a machine of 2 cores and 24 GiB of memory does within an hour a repetition, all five
+    /// papers together: the paper's sizes up to 10^6 keys or accounts, 2·10^5 pairs, 6·10^4
+    /// transactions, 10^3 blocks of COLE with as many levels as at 10^5, trees in files of
+    /// height 20, trees in memory of 10^5 elements.
     Laptop,
     /// The smallest sizes at which everything still runs, within minutes and without any data.
     Smoke,
@@ -37,16 +38,20 @@ mod smoke {
 
 /// The largest sizes of [`PlanPreset::Laptop`].
 mod laptop {
-    pub(super) const KEYS: u64 = 10_000_000;
-    pub(super) const PAIRS: u64 = 1_000_000;
-    pub(super) const TXS: u64 = 200_000;
-    pub(super) const BLOCKS: u64 = 10_000;
-    /// Of trees in files that are timed.
-    pub(super) const HEIGHT: u32 = 22;
-    /// Of trees in files that are counted alone.
-    pub(super) const COUNTED_HEIGHT: u32 = 24;
+    pub(super) const KEYS: u64 = 1_000_000;
+    pub(super) const PAIRS: u64 = 200_000;
+    pub(super) const SENDERS: u64 = 100_000;
+    pub(super) const TXS: u64 = 60_000;
+    pub(super) const BLOCKS: u64 = 1000;
+    /// One hundredth of the paper's, as the blocks are.
+    pub(super) const MEMORY_PAIRS: u64 = 4500;
+    /// Of trees in files.
+    pub(super) const HEIGHT: u32 = 20;
     pub(super) const SAMPLES: u64 = 20_000;
-    pub(super) const SEEDS: u64 = 5;
+    /// Of trees in memory.
+    pub(super) const ELEMENTS: u64 = 100_000;
+    pub(super) const SYNC_ELEMENTS: u64 = 50_000;
+    pub(super) const SEEDS: u64 = 3;
 }
 
 impl Default for PlanSize {
@@ -127,21 +132,27 @@ fn on_a_laptop(mut setup: ExperimentSetup) -> ExperimentSetup {
         ExperimentSetup::Chain { accounts, senders, txs, .. } => {
             at_most(accounts, laptop::KEYS);
             at_most(txs, laptop::TXS);
-            at_most(senders, laptop::TXS);
+            at_most(senders, laptop::SENDERS);
         }
-        ExperimentSetup::SmallBank { blocks, .. }
-        | ExperimentSetup::KvStore { blocks, .. }
-        | ExperimentSetup::Provenance { blocks, .. } => at_most(blocks, laptop::BLOCKS),
+        ExperimentSetup::SmallBank { blocks, memory_pairs, .. }
+        | ExperimentSetup::KvStore { blocks, memory_pairs, .. }
+        | ExperimentSetup::Provenance { blocks, memory_pairs, .. } => {
+            at_most(blocks, laptop::BLOCKS);
+            at_most(memory_pairs, laptop::MEMORY_PAIRS);
+        }
         ExperimentSetup::Replay { pad_accounts, .. } => {
             pad_accounts.iter_mut().for_each(|accounts| at_most(accounts, laptop::KEYS));
         }
         ExperimentSetup::Locality { heights: (low, high), samples, .. } => {
-            let most = if *samples > 0 { laptop::HEIGHT } else { laptop::COUNTED_HEIGHT };
             at_most(samples, laptop::SAMPLES);
-            (*low, *high) = ((*low).min(most), (*high).min(most));
+            (*low, *high) = ((*low).min(laptop::HEIGHT), (*high).min(laptop::HEIGHT));
         }
-        ExperimentSetup::Trees { .. } | ExperimentSetup::Crypto { .. } => {}
-        ExperimentSetup::Sync { seeds, .. } => *seeds = Some(laptop::SEEDS),
+        ExperimentSetup::Trees { elements, .. } => at_most(elements, laptop::ELEMENTS),
+        ExperimentSetup::Crypto { .. } => {}
+        ExperimentSetup::Sync { elements, seeds, .. } => {
+            at_most(elements, laptop::SYNC_ELEMENTS);
+            *seeds = Some(laptop::SEEDS);
+        }
     }
     setup
 }
@@ -185,8 +196,8 @@ mod tests {
             }
         };
         assert_eq!(run(PlanPreset::Paper, 100_000_000), (100_000_000, 10_000_000));
-        assert_eq!(run(PlanPreset::Laptop, 100_000_000), (10_000_000, 1_000_000));
-        assert_eq!(run(PlanPreset::Laptop, (1 << 24) - 2), ((1 << 23) - 2, 1_000_000));
+        assert_eq!(run(PlanPreset::Laptop, 100_000_000), (1_000_000, 200_000));
+        assert_eq!(run(PlanPreset::Laptop, (1 << 24) - 2), ((1 << 19) - 2, 200_000));
         assert_eq!(run(PlanPreset::Smoke, 100_000_000), (10_000, 1000));
         assert_eq!("laptop".parse(), Ok(PlanPreset::Laptop));
         assert!("tiny".parse::<PlanPreset>().is_err());

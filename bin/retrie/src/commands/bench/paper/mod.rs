@@ -31,8 +31,8 @@ pub(crate) struct PaperArgs {
     /// The paper: lvmt, cole, lmpt, locality or bavl.
     #[arg(value_name = "PAPER")]
     paper: Paper,
-    /// Sizes: `paper`, the paper's own; `laptop`, what a machine of 2 cores, 24 GiB and 50 GB of disk
-    /// does in a few hours; `smoke`, everything in minutes, without any data, to see that it runs.
+    /// Sizes: `paper`, the paper's own; `laptop`, what a machine of 2 cores and 24 GiB does within an
+    /// hour a repetition, all five papers together; `smoke`, everything in minutes, without any data, to see that it runs.
     #[arg(long, value_name = "PRESET", conflicts_with = "scale")]
     preset: Option<PlanPreset>,
     /// Scale of state sizes and run lengths; 1 is the paper's own [default: 0.01].
@@ -46,7 +46,8 @@ pub(crate) struct PaperArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
     /// Continue a stopped run from its --json file: finished experiments are kept. The command must
-    /// be the same, on the same machine and version. Without the file the run begins.
+    /// be the same but for --repeat, on the same machine and version. Without the file the run
+    /// begins.
     #[arg(long, requires = "json")]
     resume: bool,
     /// Print the commands without running them.

@@ -50,16 +50,29 @@ pub(super) fn resumed(
     // The results of a step that did not finish are measured again.
     report.results.truncate(report.steps.iter().map(|step| step.results).sum());
     report.figures.clone_from(&fresh.figures);
+    report.command.clone_from(&fresh.command);
     report.complete = false;
     Ok(Some(report))
 }
 
-/// The words of a command line that decide what is measured.
+/// The words of a command line that decide what a repetition measures: all but `--resume` and
+/// `--repeat N`, so that a finished run can be repeated more often.
 fn arguments(command: &str) -> impl Iterator<Item = &str> {
-    command.split_whitespace().skip(1).filter(|word| *word != RESUME)
+    let mut words = command.split_whitespace().skip(1);
+    std::iter::from_fn(move || {
+        loop {
+            let word = words.next()?;
+            match word {
+                "--resume" => {}
+                "--repeat" => {
+                    words.next();
+                }
+                _ if word.starts_with("--repeat=") => {}
+                _ => return Some(word),
+            }
+        }
+    })
 }
-
-const RESUME: &str = "--resume";
 
 #[cfg(test)]
 mod tests {
@@ -84,6 +97,9 @@ mod tests {
         std::fs::write(&file, serde_json::to_string(&stopped).unwrap()).unwrap();
         let found = resumed(&file, &ours).unwrap().unwrap();
         assert_eq!((found.results.len(), found.complete), (2, false));
+        let more = report("retrie bench paper lvmt --repeat 5 --json run.json --resume");
+        let found = resumed(&file, &more).unwrap().unwrap();
+        assert_eq!((found.results.len(), found.command), (2, more.command));
         let other = report("retrie bench paper cole --json run.json --resume");
         let error = resumed(&file, &other).unwrap_err();
         assert!(matches!(error, ResumeError::Differs { what: "command", .. }), "{error}");

@@ -18,6 +18,9 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
+/// How the note about repetitions begins.
+const REPEATED: &str = "Each experiment ran";
+
 /// A run of a paper's experiments, from its start or continued.
 pub(super) struct PaperSession {
     plan: PaperPlan,
@@ -34,18 +37,20 @@ impl PaperSession {
         report.references = references(plan.paper);
         report.figures = plan.outlines();
         report.notes.push(format!("{}, {}", plan.paper.citation(), plan.size));
-        if args.repeat > 1 {
-            report.notes.push(format!(
-                "Each experiment ran {} times, the whole plan in turn: values are means with 95 % \
-                 intervals.",
-                args.repeat
-            ));
-        }
         report.notes.extend(plan.paper.remarks().iter().map(ToString::to_string));
         if let Some(file) = args.report.json_file().filter(|_| args.resume)
             && let Some(found) = resumed(file, &report)?
         {
             report = found;
+        }
+        if args.repeat > 1 {
+            // What ran once, before it was to be repeated, is the first repetition.
+            for result in &mut report.results {
+                result.repetition.get_or_insert(1);
+            }
+            report.notes.retain(|note| !note.starts_with(REPEATED));
+            let times = format!("{REPEATED} {} times, the whole plan in turn", args.repeat);
+            report.notes.insert(1, format!("{times}: values are means with 95 % intervals."));
         }
         Ok(Self { plan, repeat: args.repeat, report })
     }
