@@ -32,7 +32,7 @@ pub(crate) fn apply(
     let mut levels = parent.levels.whole();
     levels.resume(params, jobs);
     if parent.blocks.is_none() {
-        levels.horizon = number;
+        (levels.horizon, levels.root_horizon) = (number, number);
     }
     let pairs = delta.changes().iter().map(|change| (change.key, &change.next));
     let mut at_checkpoint = false;
@@ -135,7 +135,8 @@ pub(crate) fn bulk_load(
     entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
     sink: &mut dyn BulkSink,
 ) -> Result<B256, StateError> {
-    let mut levels = LsmLevels { horizon: number, ..LsmLevels::default() };
+    let (horizon, root_horizon) = (number, number);
+    let mut levels = LsmLevels { horizon, root_horizon, ..LsmLevels::default() };
     let mut held: Vec<(BackendKey, Option<StateValue>)> = Vec::new();
     while !is_large(held.len(), params)
         && let Some(entry) = entries.next()

@@ -78,7 +78,7 @@ impl Backend for Cole {
     }
 
     fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<ColeState, StateError> {
-        ColeState::open(view, dir)
+        ColeState::open(&self.params, view, dir)
     }
 
     fn apply(
@@ -236,7 +236,7 @@ impl JobFiles for Cole {
         let Some(row) = view.get(META, MANIFEST)? else { return Ok(Vec::new()) };
         let manifest = RunManifest::decode(&row, RunDescription::decode)?;
         let merges = manifest.levels.into_iter().filter_map(|level| level.merge);
-        let names = |work: PendingRun| run::file_names(&work.stem());
+        let names = |work: PendingRun| run::file_names(&work.stem(), self.params.version_trees);
         Ok(manifest.flush.into_iter().chain(merges).flat_map(names).collect())
     }
 }

@@ -120,10 +120,20 @@ mod registration {
         BackendFlag {
             long: "cole.keep-history",
             value_name: "BLOCKS",
-            help: "Let merges of `cole` drop history older than this number of blocks. [default: \
-                   all is kept]",
+            help: "Let merges of `cole` drop history older than this number of blocks. With \
+                   `--cole.version-trees` it may be changed at any time, but what was dropped does \
+                   not come back. [default: all is kept]",
             default: None,
             takes: FlagArgument::Text(parses_as::<u64>),
+        },
+        BackendFlag {
+            long: "cole.version-trees",
+            value_name: "BOOL",
+            help: "Whether runs of `cole` have a tree over the versions of each key (COLE+): what \
+                   `--cole.keep-history` drops then leaves its digest, and roots and proofs are \
+                   those of a store that keeps all. [default: false]",
+            default: None,
+            takes: FlagArgument::TextOr(parses_as::<bool>, "true"),
         },
     ];
 
@@ -192,6 +202,10 @@ mod registration {
                     let datadir = datadir.to_owned();
                     return Err(MakeError::UnknownParams { backend: NAME, datadir, params });
                 };
+                let keep = making.flags.get("cole.keep-history")?;
+                let keep_history =
+                    keep.filter(|_| stamped.version_trees).unwrap_or(stamped.keep_history);
+                let stamped = ColeParams { keep_history, ..stamped };
                 // `cole-sync` requires COLE; `cole` accepts both.
                 let wanted =
                     ColeParams { async_merge: async_merge && stamped.async_merge, ..stamped };
@@ -216,6 +230,7 @@ mod registration {
             epsilon: flags.get("cole.epsilon")?.unwrap_or(params.epsilon),
             memory_pairs: flags.get("cole.memory-pairs")?.unwrap_or(params.memory_pairs),
             keep_history: flags.get("cole.keep-history")?.unwrap_or(params.keep_history),
+            version_trees: flags.get("cole.version-trees")?.unwrap_or(params.version_trees),
         })
     }
 

@@ -27,6 +27,13 @@ pub(crate) fn node<'a>(children: impl IntoIterator<Item = &'a B256>) -> B256 {
     state.finish()
 }
 
+/// The leaf of a key with several versions in a run with version trees: `top` is the top of the tree
+/// over its versions.
+pub(crate) fn versions(key: &[u8], top: &B256) -> B256 {
+    debug_assert!(key.len() < 256);
+    parts(&[&[0x05, key.len() as u8], key, &top[..]])
+}
+
 /// The numbers that locate a key in a filter: `a` (which block) and `b` (which bits).
 pub(crate) fn filter_key(key: &[u8]) -> (u64, u64) {
     let hash = parts(&[&[0x02], key]);
@@ -145,6 +152,16 @@ impl HashBatch {
         });
     }
 
+    /// Adds a [`versions`].
+    pub(crate) fn versions(&mut self, key: &[u8], top: &B256) {
+        debug_assert!(key.len() < 256);
+        self.0.push(|input| {
+            input.extend_from_slice(&[0x05, key.len() as u8]);
+            input.extend_from_slice(key);
+            input.extend_from_slice(&top[..]);
+        });
+    }
+
     /// Adds the input of a [`filter_key`], which is the first 16 bytes of the hash.
     pub(crate) fn filter_key(&mut self, key: &[u8]) {
         self.0.push(|input| {
@@ -191,6 +208,8 @@ mod tests {
             expected.push(node(&children[..1 + n as usize % 3]));
             batch.filter_block(&[n as u8; 64]);
             expected.push(filter_block(&[n as u8; 64]));
+            batch.versions(&key, &children[n as usize % 3]);
+            expected.push(versions(&key, &children[n as usize % 3]));
         }
         assert_eq!(batch.len(), expected.len());
         let mut digests = Vec::new();

@@ -75,6 +75,9 @@ pub(crate) struct DiskLevel {
 pub(crate) struct LsmLevels {
     /// The oldest block whose state can be read: the first block, until a merge has dropped pairs.
     pub(crate) horizon: u64,
+    /// The horizon under the root. With version trees it stays the first block: a proof cannot show
+    /// what was pruned, and the root of a store that prunes is that of one that does not.
+    pub(crate) root_horizon: u64,
     pub(crate) writing: MemoryGroup,
     pub(crate) merging: MemoryGroup,
     pub(crate) flush: Option<PendingRun>,
@@ -106,7 +109,7 @@ impl LsmLevels {
             merging: digests(&level.merging),
         };
         let levels: Vec<_> = self.disk.iter().map(level).collect();
-        hash::root(self.horizon, [self.writing.digest(), self.merging.digest()], &levels)
+        hash::root(self.root_horizon, [self.writing.digest(), self.merging.digest()], &levels)
     }
 
     /// The newest version of `key` at or before `block` (Algorithm 6).
@@ -284,6 +287,9 @@ impl LsmLevels {
         }
         if let Some(cutoff) = work.cutoff {
             self.horizon = self.horizon.max(cutoff.block);
+        }
+        if !params.version_trees {
+            self.root_horizon = self.horizon;
         }
         self.publish(at + 1, made, view)
     }

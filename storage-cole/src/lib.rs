@@ -10,6 +10,8 @@
 //! * **Run**: an immutable sorted set of pairs on disk, in four files: **values**, **index**
 //!   (learned models that predict pages), **merkle** (m-ary trees), **filter** (blocked Bloom
 //!   filter).
+//! * **Version tree** (COLE+): in a run of a store that has them, the tree over the versions of a key.
+//!   The tree of the run is then one over keys.
 //! * **Level**: up to T runs of one size in the **writing** group, and the runs that are being
 //!   merged into a run of the next level, in the **merging** group.
 //! * **Checkpoint**: the end of a block after which a group is full. At a checkpoint the run that

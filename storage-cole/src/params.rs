@@ -19,6 +19,9 @@ pub struct ColeParams {
     pub memory_pairs: u64,
     /// The number of blocks whose history merges keep; 0 = all.
     pub keep_history: u64,
+    /// Whether runs have version trees (COLE+). Then the root does not depend on `keep_history`, which
+    /// is no part of the identity and may change at each opening.
+    pub version_trees: bool,
 }
 
 impl Default for ColeParams {
@@ -31,6 +34,7 @@ impl Default for ColeParams {
             epsilon: 32,
             memory_pairs: 1 << 18,
             keep_history: 0,
+            version_trees: false,
         }
     }
 }
@@ -80,13 +84,14 @@ impl ColeParams {
         let mut bytes = [0; 32];
         bytes[..5].copy_from_slice(&[
             1,
-            self.async_merge as u8,
+            self.async_merge as u8 | (self.version_trees as u8) << 1,
             self.size_ratio,
             self.fanout,
             self.epsilon,
         ]);
         bytes[8..16].copy_from_slice(&self.memory_pairs.to_be_bytes());
-        bytes[16..24].copy_from_slice(&self.keep_history.to_be_bytes());
+        let keep_history = if self.version_trees { 0 } else { self.keep_history };
+        bytes[16..24].copy_from_slice(&keep_history.to_be_bytes());
         bytes.into()
     }
 
@@ -96,6 +101,7 @@ impl ColeParams {
         let word = |at: usize| digest[at..at + 8].iter().fold(0u64, |n, b| n << 8 | u64::from(*b));
         let params = Self {
             async_merge: digest[1] & 1 == 1,
+            version_trees: digest[1] & 2 == 2,
             size_ratio: digest[2],
             fanout: digest[3],
             epsilon: digest[4],
@@ -121,6 +127,15 @@ mod tests {
             ColeParams::from_digest(&ColeParams::default().digest()),
             Some(ColeParams::default())
         );
+        // With version trees the history that is kept is left out.
+        let with_trees = ColeParams { version_trees: true, ..params };
+        let whole = ColeParams { keep_history: 0, ..with_trees };
+        assert_eq!(ColeParams::from_digest(&with_trees.digest()), Some(whole));
+        for (at, byte) in [(1, 4), (1, 2)] {
+            let mut other = digest;
+            other[at] |= byte;
+            assert_eq!(ColeParams::from_digest(&other), None);
+        }
         for bit in 0..256 {
             let mut other = digest;
             other[bit / 8] ^= 1 << (bit % 8);

@@ -7,6 +7,8 @@ use crate::{
     filter, hash,
     levels::{LsmLevels, StoredRun},
     memory::{CompoundKey, MemoryGroup, MemoryPair},
+    run::{Run, ShownKey},
+    shown_tree::ShownNode,
     wire::{self, ColeProof, FilterProof, SourceProof},
 };
 use alloy_primitives::Bytes;
@@ -19,7 +21,11 @@ pub(crate) fn prove(
     keys: &[BackendKey],
     blocks: RangeInclusive<u64>,
 ) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError> {
-    let mut search = ProofSearch::new(keys, *blocks.start(), *blocks.end());
+    let (number, first) = (*blocks.start(), levels.horizon);
+    if number < first {
+        return Err(StateError::BeyondHistory { number, first });
+    }
+    let mut search = ProofSearch::new(keys, number, *blocks.end());
     let memory = levels.memory().map(|group| search.group(group));
     let mut on_disk = Vec::new();
     let used = levels.disk.iter().rposition(|level| !level.is_empty()).map_or(0, |last| last + 1);
@@ -29,7 +35,7 @@ pub(crate) fn prove(
         };
         on_disk.push((group(&level.writing)?, group(&level.merging)?));
     }
-    let proof = ColeProof { horizon: levels.horizon, memory, levels: on_disk };
+    let proof = ColeProof { horizon: levels.root_horizon, memory, levels: on_disk };
     Ok((search.answers(keys), proof.encode(&wire::AskedKeys::new(keys)).into()))
 }
 
@@ -85,7 +91,7 @@ impl ProofSearch {
             let above = above.map(|(entry, _)| pair(entry));
             wanted.extend(asked.take(below, above, self.from, self.to));
         }
-        let tree = group.show(&wanted).unwrap_or(crate::shown_tree::ShownNode::Hidden(source.top));
+        let tree = group.show(&wanted).unwrap_or(ShownNode::Hidden(source.top));
         SourceProof::Searched { source, excluded: Vec::new(), filter: FilterProof::None, tree }
     }
 
@@ -98,7 +104,7 @@ impl ProofSearch {
             return Ok(SourceProof::Young(source));
         }
         let (mut excluded, mut filter_blocks) = (Vec::new(), Vec::new());
-        let mut wanted: Vec<Range<u64>> = Vec::new();
+        let (mut wanted, mut keys) = (Vec::new(), Vec::new());
         for asked in self.asked.iter_mut().filter(|asked| asked.is_open) {
             let encoded = asked.key.encode();
             let filter_key = hash::filter_key(&encoded);
@@ -108,34 +114,14 @@ impl ProofSearch {
                 filter_blocks.push(filter::block_of(filter_key.0, source.filter_blocks));
                 continue;
             }
-            let (from, to) = (self.from, self.to);
-            let below = stored.run.floor(&encoded, from)?;
-            let mut first = below.as_ref().map(|(position, _)| *position);
-            let mut last = first;
-            if let Some((_, pair)) = &below
-                && pair.key[..] == encoded[..]
-            {
-                asked.is_open = false;
+            let (around, own) = asked.take_run(&stored.run, self.from, self.to)?;
+            if !stored.run.has_trees() {
+                wanted.push(around);
+            } else if own.is_empty() {
+                keys.extend(around.map(|position| ShownKey { position, pairs: 0..0 }));
+            } else {
+                keys.push(ShownKey { position: own.start, pairs: own });
             }
-            let mut found = Vec::new();
-            let mut cursor = stored.run.cursor(&encoded, from)?;
-            while let Some(pair) = cursor.next()? {
-                if Some(pair.position) == first && pair.block == from && *pair.key == encoded[..] {
-                    continue;
-                }
-                first = first.or(Some(pair.position));
-                last = Some(pair.position);
-                if *pair.key != encoded[..] || pair.block > to {
-                    break;
-                }
-                let value = pair.value.map(StateValue::copy_from_slice);
-                found.push(ValueVersion { block: pair.block, value });
-            }
-            asked.versions.extend(found.into_iter().rev());
-            if let Some((_, pair)) = below.filter(|_| !asked.is_open) {
-                asked.versions.push(ValueVersion { block: pair.block, value: pair.value });
-            }
-            wanted.extend(first.zip(last).map(|(first, last)| first..last + 1));
         }
         filter_blocks.sort_unstable();
         filter_blocks.dedup();
@@ -146,15 +132,59 @@ impl ProofSearch {
                 FilterProof::Blocks { blocks, hashes }
             }
         };
-        let tree = match wanted.is_empty() {
-            true => crate::shown_tree::ShownNode::Hidden(source.top),
-            false => stored.run.show(&joined(wanted))?,
+        let tree = match (wanted.is_empty(), keys.is_empty()) {
+            (true, true) => ShownNode::Hidden(source.top),
+            (false, _) => stored.run.show(&joined(wanted))?,
+            (true, false) => stored.run.show_keys(&keys)?,
         };
         Ok(SourceProof::Searched { source, excluded, filter, tree })
     }
 }
 
 impl KeyQuery {
+    /// Takes over the versions that a run has of this key. Returns the positions of the pairs from the
+    /// last one at or before (key, `from`) to the first one after (key, `to`), and of those of this key
+    /// among them.
+    fn take_run(
+        &mut self,
+        run: &Run,
+        from: u64,
+        to: u64,
+    ) -> Result<(Range<u64>, Range<u64>), StateError> {
+        let encoded = self.key.encode();
+        let below = run.floor(&encoded, from)?;
+        let mut around = below.as_ref().map_or(0..0, |(position, _)| *position..*position + 1);
+        let mut own = 0..0;
+        if let Some((_, pair)) = &below
+            && pair.key[..] == encoded[..]
+        {
+            self.is_open = false;
+            own = around.clone();
+        }
+        let mut found = Vec::new();
+        let mut cursor = run.cursor(&encoded, from)?;
+        while let Some(pair) = cursor.next()? {
+            let is_own = *pair.key == encoded[..];
+            if is_own && pair.block == from && around.contains(&pair.position) {
+                continue;
+            }
+            extend(&mut around, pair.position);
+            if is_own {
+                extend(&mut own, pair.position);
+            }
+            if !is_own || pair.block > to {
+                break;
+            }
+            let value = pair.value.map(StateValue::copy_from_slice);
+            found.push(ValueVersion { block: pair.block, value });
+        }
+        self.versions.extend(found.into_iter().rev());
+        if let Some((_, pair)) = below.filter(|_| !self.is_open) {
+            self.versions.push(ValueVersion { block: pair.block, value: pair.value });
+        }
+        Ok((around, own))
+    }
+
     /// Takes over the versions that a group in memory has of this key. Returns the first and the
     /// last pair that the tree must show. `below` is the last pair at or before (key, `from`);
     /// `above` are the pairs from there on.
@@ -189,6 +219,12 @@ impl KeyQuery {
         }
         first.zip(last)
     }
+}
+
+/// Extends a range up to `position`, or starts it there if it is empty.
+fn extend(range: &mut Range<u64>, position: u64) {
+    let start = if range.is_empty() { position } else { range.start };
+    *range = start..position + 1;
 }
 
 /// The ranges in order; ranges that touch are joined.

@@ -1,6 +1,6 @@
 //! The part of an authenticated tree that a proof shows of a source.
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 use alloy_primitives::{B256, Bytes};
 
 /// A pair: a compound key with its value.
@@ -23,4 +23,7 @@ pub(crate) enum ShownNode {
     Inner(Vec<Self>),
     /// A pair.
     Pair(CompoundPair),
+    /// The leaf of a key with several versions, in a run with version trees: the encoded state key,
+    /// and the tree over its versions. All pairs below have this key.
+    Versions(Vec<u8>, Box<Self>),
 }

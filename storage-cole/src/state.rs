@@ -2,6 +2,7 @@
 //! from block to block.
 
 use crate::{
+    ColeParams,
     levels::LsmLevels,
     record::{
         BLOCKS, MANIFEST, MEMORY, META, RunManifest, memory_key, parse_blocks, parse_memory_key,
@@ -32,8 +33,12 @@ pub struct ColeState {
 }
 
 impl ColeState {
-    /// The state that `view` shows. Its runs are in `dir`.
-    pub(crate) fn open(view: &dyn NodeRead, dir: Option<&Path>) -> Result<Self, StateError> {
+    /// The state that `view` shows, of a store with these parameters. Its runs are in `dir`.
+    pub(crate) fn open(
+        params: &ColeParams,
+        view: &dyn NodeRead,
+        dir: Option<&Path>,
+    ) -> Result<Self, StateError> {
         let mut levels = match view.get(META, MANIFEST)? {
             None => LsmLevels::default(),
             Some(row) => {
@@ -43,7 +48,9 @@ impl ColeState {
         let blocks = view.get(META, BLOCKS)?.map(|row| parse_blocks(&row)).transpose()?;
         read_memory(view, &mut levels)?;
         // The root says that the store has no history of the blocks before the first one.
-        levels.horizon = levels.horizon.max(blocks.map_or(0, |(first, _)| first));
+        let first = blocks.map_or(0, |(first, _)| first);
+        levels.horizon = levels.horizon.max(first);
+        levels.root_horizon = if params.version_trees { first } else { levels.horizon };
         let checkpoints = CheckpointLog::from_levels(&levels);
         Ok(Self { levels, checkpoints, rows_from: Arc::default(), blocks, as_of: u64::MAX })
     }

@@ -17,7 +17,9 @@
 //!    the proof shows the last pair at or before (key, *lo*), or the start of the tree, and the
 //!    first pair after (key, *hi*), or the end. No part between the two is hidden. So all pairs of
 //!    the key are shown, from its newest one at or below *lo* up to *hi*: other pairs of the key
-//!    would be between the two.
+//!    would be between the two. In a run with version trees each key has one leaf, all its pairs in the
+//!    run are below that, and the leaf of several pairs binds the key. So the place before all pairs of
+//!    a key shown, and the place after them, do as well as pairs of its neighbours.
 //! 4. *A source that is not searched has no version of the key in the range.* Either its first
 //!    block, which its digest binds, is above *hi*. Or its filter, which was built from all its
 //!    keys, lacks a bit of the key. The block shown is the block of the key: its place follows from
@@ -33,7 +35,9 @@
 //! 6. *Dropped history is not mistaken for missing history.* The horizon, which the root binds,
 //!    starts at the store's first block. Merges drop a pair only if a newer pair of its key is
 //!    valid at the horizon, or if it is a deletion with no older pair below. The verifier rejects a
-//!    range that begins below the horizon.
+//!    range that begins below the horizon. With version trees nothing under the root changes when a
+//!    pair is dropped, and the horizon stays the first block: a part that was dropped is hidden, so by
+//!    3 no proof passes over it.
 //!
 //! So the versions of each requested key are complete. A key for which no source shows a pair at or
 //! below *lo* had no value there: it had never been set, or its deletion was dropped.
@@ -55,7 +59,7 @@ use crate::{
 };
 use alloc::{vec, vec::Vec};
 use alloy_primitives::B256;
-use core::ops::RangeInclusive;
+use core::ops::{Range, RangeInclusive};
 use retrie_state::{BackendKey, ProofError, StateValue, ValueVersion};
 
 /// The values of `keys` under `root`, as `proof` shows them. The proof is one of the versions after
@@ -97,9 +101,9 @@ pub fn verify_versions(
     let (lo, hi) = blocks.into_inner();
     let asked = AskedKeys::new(keys);
     let mut search = VersionSearch {
-        reader: ProofReader::new(proof, &asked, hi, params.fanout),
+        reader: ProofReader::new(proof, &asked, hi, &params),
         asked: &asked,
-        fanout: params.fanout,
+        params: &params,
         lo,
         hi,
         open: (0..asked.len()).collect(),
@@ -131,7 +135,7 @@ pub fn verify_versions(
 struct VersionSearch<'a> {
     reader: ProofReader<'a>,
     asked: &'a AskedKeys,
-    fanout: u8,
+    params: &'a ColeParams,
     lo: u64,
     hi: u64,
     /// Keys for which no source has shown a pair at or below `lo` yet, ascending.
@@ -153,7 +157,7 @@ impl VersionSearch<'_> {
             SourceProof::Young(source) => Ok(source.digest()),
             SourceProof::Searched { mut source, excluded, filter, tree } => {
                 source.filter_top = self.check_filter(source.filter_blocks, &excluded, filter)?;
-                let shown = ShownPairs::of(&tree);
+                let shown = ShownPairs::of(&tree, is_run && self.params.version_trees);
                 source.top = shown.top;
                 self.check_tree(&source, &excluded, &shown)?;
                 Ok(source.digest())
@@ -185,7 +189,8 @@ impl VersionSearch<'_> {
             }
         }
         let known = places.into_iter().zip(blocks_shown.iter().map(hash::filter_block)).collect();
-        multi_proof::top(self.fanout, blocks, known, &hashes).ok_or_else(|| malformed("filter"))
+        multi_proof::top(self.params.fanout, blocks, known, &hashes)
+            .ok_or_else(|| malformed("filter"))
     }
 
     /// Checks that the tree shows exactly the pairs that the keys need. Records the versions of the
@@ -196,16 +201,16 @@ impl VersionSearch<'_> {
         excluded: &[bool],
         shown: &ShownPairs<'_>,
     ) -> Result<(), ProofError> {
-        let ShownPairs { pairs, hidden, .. } = shown;
-        let ascend = pairs.is_sorted_by(|a, b| (&a.key, a.block) < (&b.key, b.block));
-        if !ascend {
+        let ShownPairs { places, hidden, .. } = shown;
+        if !places.is_sorted_by(|a, b| a.id() < b.id()) {
             return Err(malformed("pairs are out of order"));
         }
         let blocks = source.first_block..=source.last_block;
-        if pairs.iter().any(|pair| !blocks.contains(&pair.block)) {
+        let mut pairs = places.iter().filter_map(|place| place.pair);
+        if pairs.any(|pair| !blocks.contains(&pair.block)) {
             return Err(malformed("a pair is of another block than its source has"));
         }
-        let mut needed = vec![false; pairs.len()];
+        let mut needed = vec![false; places.len()];
         let mut open = Vec::with_capacity(self.open.len());
         for (number, excluded) in self.open.iter().zip(excluded) {
             if *excluded {
@@ -213,23 +218,28 @@ impl VersionSearch<'_> {
                 continue;
             }
             let key = self.asked.key(*number);
-            // The pairs up to (key, lo), the pairs up to (key, hi), the other pairs.
-            let up_to =
-                |block| pairs.partition_point(|pair| (&pair.key[..], pair.block) <= (key, block));
+            // The places up to (key, lo), the places up to (key, hi), the other places.
+            let up_to = |block| {
+                places.partition_point(|place| place.id() <= (key, PlaceInKey::Pair(block)))
+            };
             let (before, through) = (up_to(self.lo), up_to(self.hi));
             if hidden[before..=through].contains(&true) {
                 return Err(ProofError::Missing { what: "the pairs next to a key's pairs" });
             }
             let last = before.saturating_sub(1);
-            needed[last..pairs.len().min(through + 1)].fill(true);
+            needed[last..places.len().min(through + 1)].fill(true);
             let versions = &mut self.versions[*number];
-            versions.extend(pairs[before..through].iter().rev().map(|pair| version(pair)));
-            match pairs[..before].last() {
-                Some(pair) if pair.key == key => versions.push(version(pair)),
+            let later = places[before..through].iter().rev();
+            versions.extend(later.filter_map(|place| place.pair).map(version));
+            match places[..before].last() {
+                Some(ShownPlace { key: of, pair: Some(pair), .. }) if *of == key => {
+                    versions.push(version(pair));
+                }
                 _ => open.push(*number),
             }
         }
-        if needed.contains(&false) || shown.has_idle {
+        let is_needed = |places: &Range<usize>| needed[places.clone()].contains(&true);
+        if !shown.parts.iter().all(is_needed) || shown.has_idle {
             return Err(ProofError::Unused);
         }
         self.open = open;
@@ -241,26 +251,98 @@ fn version(pair: &CompoundPair) -> ValueVersion {
     ValueVersion { block: pair.block, value: pair.value.clone() }
 }
 
+/// A place among the pairs of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum PlaceInKey {
+    /// Before all pairs of the key.
+    Start,
+    /// The pair of this block.
+    Pair(u64),
+    /// After all pairs of the key.
+    End,
+}
+
+/// A place that is shown: a pair, or an end of a key's pairs.
+struct ShownPlace<'a> {
+    key: &'a [u8],
+    at: PlaceInKey,
+    pair: Option<&'a CompoundPair>,
+}
+
+impl<'a> ShownPlace<'a> {
+    const fn id(&self) -> (&'a [u8], PlaceInKey) {
+        (self.key, self.at)
+    }
+}
+
 /// The shown part of a tree, from left to right.
 struct ShownPairs<'a> {
-    pairs: Vec<&'a CompoundPair>,
-    /// Before each pair, and after the last one: whether a part is hidden there.
+    places: Vec<ShownPlace<'a>>,
+    /// Before each place, and after the last one: whether a part is hidden there.
     hidden: Vec<bool>,
-    /// Whether a node is shown by its children although no pair below it is shown.
+    /// Of each part that is shown for itself, a pair or a leaf of a key: its places, of which one must
+    /// be needed.
+    parts: Vec<Range<usize>>,
+    /// Whether a node is shown by its children although nothing below it is shown.
     has_idle: bool,
+    /// Whether the tree is one over keys, with version trees.
+    has_trees: bool,
     top: B256,
 }
 
 impl<'a> ShownPairs<'a> {
-    fn of(tree: &'a ShownNode) -> Self {
-        let mut shown =
-            Self { pairs: Vec::new(), hidden: vec![false], has_idle: false, top: B256::ZERO };
+    fn of(tree: &'a ShownNode, has_trees: bool) -> Self {
+        let (places, parts, hidden) = (Vec::new(), Vec::new(), vec![false]);
+        let top = B256::ZERO;
+        let mut shown = Self { places, hidden, parts, has_idle: false, has_trees, top };
         shown.top = shown.walk(tree);
         shown
     }
 
-    /// The digest of a node. The [`ProofReader`] bounds the depth.
+    fn push(&mut self, key: &'a [u8], at: PlaceInKey, pair: Option<&'a CompoundPair>) {
+        self.places.push(ShownPlace { key, at, pair });
+        self.hidden.push(false);
+    }
+
+    /// The leaf of a key, and what `below` shows of its pairs.
+    fn leaf(&mut self, key: &'a [u8], below: impl FnOnce(&mut Self) -> B256) -> B256 {
+        let start = self.places.len();
+        self.push(key, PlaceInKey::Start, None);
+        let digest = below(self);
+        self.push(key, PlaceInKey::End, None);
+        self.parts.push(start..self.places.len());
+        digest
+    }
+
+    fn pair(&mut self, pair: &'a CompoundPair) -> B256 {
+        self.push(&pair.key, PlaceInKey::Pair(pair.block), Some(pair));
+        hash::pair(&pair.key, pair.block, pair.value.as_ref().map(|value| &value[..]))
+    }
+
+    /// The digest of a node, which is in no version tree. The [`ProofReader`] bounds the depth.
     fn walk(&mut self, node: &'a ShownNode) -> B256 {
+        match node {
+            ShownNode::Pair(pair) if self.has_trees => {
+                self.leaf(&pair.key, |shown| shown.pair(pair))
+            }
+            ShownNode::Versions(key, tree) => {
+                let top = self.leaf(key, |shown| shown.walk_versions(tree));
+                hash::versions(key, &top)
+            }
+            node => self.walk_inner(node, Self::walk),
+        }
+    }
+
+    /// The digest of a node of a version tree.
+    fn walk_versions(&mut self, node: &'a ShownNode) -> B256 {
+        self.walk_inner(node, Self::walk_versions)
+    }
+
+    fn walk_inner(
+        &mut self,
+        node: &'a ShownNode,
+        walk: fn(&mut Self, &'a ShownNode) -> B256,
+    ) -> B256 {
         match node {
             ShownNode::Hidden(digest) => {
                 if let Some(last) = self.hidden.last_mut() {
@@ -269,16 +351,18 @@ impl<'a> ShownPairs<'a> {
                 *digest
             }
             ShownNode::Inner(children) => {
-                let before = self.pairs.len();
-                let digests: Vec<_> = children.iter().map(|child| self.walk(child)).collect();
-                self.has_idle |= self.pairs.len() == before;
+                let before = self.places.len();
+                let digests: Vec<_> = children.iter().map(|child| walk(self, child)).collect();
+                self.has_idle |= self.places.len() == before;
                 hash::node(&digests)
             }
             ShownNode::Pair(pair) => {
-                self.pairs.push(pair);
-                self.hidden.push(false);
-                hash::pair(&pair.key, pair.block, pair.value.as_ref().map(|value| &value[..]))
+                let at = self.places.len();
+                self.parts.push(at..at + 1);
+                self.pair(pair)
             }
+            // A version tree has no keys below; the reader accepts none.
+            ShownNode::Versions(key, tree) => hash::versions(key, &walk(self, tree)),
         }
     }
 }

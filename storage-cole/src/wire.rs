@@ -29,6 +29,7 @@ const SEARCHED: u8 = 3;
 const HIDDEN: u8 = 0;
 const INNER: u8 = 1;
 const PAIR: u8 = 2;
+const VERSIONS: u8 = 3;
 
 /// Tags of requested keys begin here.
 const ASKED: u64 = 2;

@@ -77,6 +77,7 @@ fn fold(node: &ShownNode, pairs: &mut Vec<CompoundPair>) -> B256 {
             let digests: Vec<_> = children.iter().map(|child| fold(child, pairs)).collect();
             hash::node(&digests)
         }
+        ShownNode::Versions(..) => unreachable!("a group in memory has no version trees"),
     }
 }
 

@@ -1,22 +1,26 @@
 //! Writes the files of a run in one pass over its pairs, and the filter in a second pass.
 //!
 //! Memory does not depend on the size of the run: buffers of the files, a page, about a thousand
-//! leaves, the hulls of a model, and [`filter::MEMORY`].
+//! leaves, the hulls of a model, and [`filter::MEMORY`]. With version trees also the tree of one key:
+//! six bytes for each of its pairs, and 33 for each digest of what was pruned.
 
 use super::{
     RunDescription,
-    description::{file_names, is_stem},
+    description::{base_names, is_stem, version_name},
     file::{PageWriter, sync_dir},
     filter::{self, FilterBuilder},
     index::IndexBuilder,
     merkle::{LeafHasher, MerkleWriter},
     model::{self, MAX_KEY},
     page::PageBuilder,
+    pair::CurrentPair,
     values::{DESCRIPTION, ValueFile},
+    version_file::VersionWriter,
+    version_tree::{MalformedTree, SINGLE, TreeBuilder},
 };
 use crate::{
     ColeParams,
-    hash::{HashBatch, SourceHeader},
+    hash::{self, HashBatch, SourceHeader},
 };
 use alloy_primitives::B256;
 use retrie_state::StateError;
@@ -50,6 +54,21 @@ pub(crate) struct RunBuilder {
     /// The last pair.
     key: Vec<u8>,
     block: u64,
+    trees: Option<KeyTrees>,
+}
+
+/// The version trees of a run that is being built.
+#[derive(Debug)]
+struct KeyTrees {
+    file: VersionWriter,
+    /// The tree of the last key.
+    tree: TreeBuilder,
+    /// The key's first pair, which is not in the tree yet: if no other follows, it is the leaf and is
+    /// hashed in a batch.
+    first: CurrentPair,
+    is_waiting: bool,
+    /// Of all pairs, with pruned ones, the number and the first block, if others than of those pushed.
+    inherited: Option<(u64, u64)>,
 }
 
 impl RunBuilder {
@@ -59,10 +78,15 @@ impl RunBuilder {
             let what = "a run's name is 1 to 64 letters, digits, '_' or '-'";
             return Err(StateError::corrupt(format!("run {stem:?}"), what));
         }
-        let [values, index, merkle, filter] = file_names(stem);
+        let [values, index, merkle, filter] = base_names(stem);
         let mut values = PageWriter::new(dir, &values)?;
         // The first page is written at the end.
         values.append(&[])?;
+        let trees = params.version_trees.then(|| -> Result<_, StateError> {
+            let file = VersionWriter::new(PageWriter::new(dir, &version_name(stem))?);
+            let (tree, first) = (TreeBuilder::default(), CurrentPair::default());
+            Ok(KeyTrees { file, tree, first, is_waiting: false, inherited: None })
+        });
         Ok(Self {
             dir: dir.into(),
             stem: stem.into(),
@@ -81,6 +105,7 @@ impl RunBuilder {
             last_block: 0,
             key: Vec::new(),
             block: 0,
+            trees: trees.transpose()?,
         })
     }
 
@@ -98,19 +123,41 @@ impl RunBuilder {
         value: Option<&[u8]>,
         leaf: Option<B256>,
     ) -> Result<(), StateError> {
-        let new_key = self.key != key;
-        if !(1..=MAX_KEY).contains(&key.len()) || (&*self.key, self.block) >= (key, block) {
-            let key = alloy_primitives::hex::encode(key);
-            let what = format!("key {key} of block {block} is out of order or length");
-            return Err(StateError::corrupt(format!("run {}", self.stem), what));
+        self.check_order(key, block)?;
+        if self.trees.is_some() && self.key != key {
+            self.end_key()?;
         }
-        match leaf {
-            Some(leaf) => self.leaves.add_digest(leaf),
-            None => self.leaves.add_input(|batch| batch.pair(key, block, value)),
+        if let Some(trees) = &mut self.trees {
+            let added = trees.add(key, block, value, leaf);
+            added.map_err(|error| self.malformed(error))?;
+        } else {
+            match leaf {
+                Some(leaf) => self.leaves.add_digest(leaf),
+                None => self.leaves.add_input(|batch| batch.pair(key, block, value)),
+            }
+            self.drain_leaves()?;
         }
-        if let Some(digests) = self.leaves.drain() {
-            self.merkle.extend(&digests)?;
+        self.put(key, block, value)
+    }
+
+    fn check_order(&self, key: &[u8], block: u64) -> Result<(), StateError> {
+        if (1..=MAX_KEY).contains(&key.len()) && (&*self.key, self.block) < (key, block) {
+            return Ok(());
         }
+        let key = alloy_primitives::hex::encode(key);
+        let what = format!("key {key} of block {block} is out of order or length");
+        Err(StateError::corrupt(format!("run {}", self.stem), what))
+    }
+
+    fn drain_leaves(&mut self) -> Result<(), StateError> {
+        match self.leaves.drain() {
+            Some(digests) => self.merkle.extend(&digests),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds a pair to the value file.
+    fn put(&mut self, key: &[u8], block: u64, value: Option<&[u8]>) -> Result<(), StateError> {
         if !(self.page.pairs() > 0 && self.page.push(key, block, value)) {
             self.end_page()?;
             self.index.push(&model::number(key, block), self.values.pages())?;
@@ -120,7 +167,7 @@ impl RunBuilder {
                 }
             }
         }
-        if new_key {
+        if self.key != key {
             self.keys += 1;
             self.key.clear();
             self.key.extend_from_slice(key);
@@ -157,14 +204,19 @@ impl RunBuilder {
             return Err(StateError::corrupt(format!("run {}", this.stem), "it has no pairs"));
         }
         this.end_page()?;
+        this.end_key()?;
         let (digests, _) = this.leaves.finish();
         this.merkle.extend(&digests)?;
-        let (mut index, index_pages) = this.index.finish()?;
+        let (index, index_pages) = this.index.finish()?;
+        let inherited = this.trees.as_ref().and_then(|trees| trees.inherited);
+        let (pairs, first_block) = inherited.unwrap_or((this.pairs, this.first_block));
+        let trees = this.trees.map(|trees| trees.file.finish(this.pairs)).transpose()?;
+        let (version_file, versions) = trees.unzip();
         let mut info = RunDescription {
             stem: this.stem,
             source: SourceHeader {
-                pairs: this.pairs,
-                first_block: this.first_block,
+                pairs,
+                first_block,
                 last_block: this.last_block,
                 top: B256::ZERO,
                 filter_blocks: 0,
@@ -174,10 +226,11 @@ impl RunBuilder {
             fanout: this.fanout,
             value_pages: this.values.pages(),
             index_pages,
+            versions,
         };
         info.source.top = this.merkle.climb(&info.tree())?;
 
-        let [.., name] = info.file_names();
+        let [.., name] = base_names(&info.stem);
         let mut filter = FilterBuilder::new(&this.dir, &name, info.keys, this.filter_memory)?;
         add_keys(&ValueFile::new(this.values.map()?), &mut filter, pause)?;
         let mut leaves = LeafHasher::new(this.fanout);
@@ -197,25 +250,154 @@ impl RunBuilder {
         this.merkle.extend(&digests)?;
         info.source.filter_blocks = blocks;
         info.source.filter_top = this.merkle.climb(&info.filter_tree())?;
-        let mut merkle = this.merkle.finish()?;
+        let merkle = this.merkle.finish()?;
 
         this.values.replace(DESCRIPTION, &info.to_page())?;
-        // Sync all at once: then the journal of the file system commits them together.
-        std::thread::scope(|scope| {
-            let files = [&mut merkle, &mut index, &mut this.filter, &mut this.values];
-            let syncs = files.map(|file| scope.spawn(|| file.sync()));
-            syncs.into_iter().try_for_each(|sync| match sync.join() {
-                Ok(synced) => synced,
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-        })?;
-        pause()?;
         // The values come last: if the value file has its name, all files have.
-        for file in [merkle, index, this.filter, this.values] {
-            file.publish()?;
-        }
+        let mut files = vec![merkle, index, this.filter];
+        files.extend(version_file);
+        files.push(this.values);
+        sync_all(&mut files)?;
+        pause()?;
+        files.into_iter().try_for_each(PageWriter::publish)?;
         sync_dir(&this.dir)?;
         Ok(info)
+    }
+}
+
+/// Syncs files all at once: then the journal of the file system commits them together.
+fn sync_all(files: &mut [PageWriter]) -> Result<(), StateError> {
+    std::thread::scope(|scope| {
+        let files = files.iter_mut();
+        let syncs: Vec<_> = files.map(|file| scope.spawn(move || file.sync())).collect();
+        syncs.into_iter().try_for_each(|sync| match sync.join() {
+            Ok(synced) => synced,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })
+}
+
+impl KeyTrees {
+    /// Adds the next of a key's versions, which all come in this way.
+    fn add(
+        &mut self,
+        key: &[u8],
+        block: u64,
+        value: Option<&[u8]>,
+        leaf: Option<B256>,
+    ) -> Result<(), MalformedTree> {
+        if leaf.is_none() && self.parts() == 0 {
+            self.wait(key, block, value);
+            return Ok(());
+        }
+        self.settle()?;
+        self.tree.append(leaf.unwrap_or_else(|| hash::pair(key, block, value)))
+    }
+
+    /// Keeps the first pair of a key.
+    fn wait(&mut self, key: &[u8], block: u64, value: Option<&[u8]>) {
+        self.first.set(key, block, value);
+        self.is_waiting = true;
+    }
+
+    /// Adds the first pair to the tree.
+    fn settle(&mut self) -> Result<(), MalformedTree> {
+        if !std::mem::take(&mut self.is_waiting) {
+            return Ok(());
+        }
+        let first = &self.first;
+        self.tree.append(hash::pair(&first.key, first.block, first.value()))
+    }
+
+    fn parts(&self) -> usize {
+        self.tree.parts() + usize::from(self.is_waiting)
+    }
+}
+
+/// Building a run of a merge, in which each key's tree is given step by step.
+impl RunBuilder {
+    /// Whether the run has version trees.
+    pub(super) const fn has_trees(&self) -> bool {
+        self.trees.is_some()
+    }
+
+    /// Says how many pairs there have been with those that are pruned, and in which block the first.
+    pub(super) fn inherit(&mut self, pairs: u64, first_block: u64) {
+        if let Some(trees) = &mut self.trees {
+            trees.inherited = Some((pairs, first_block));
+        }
+    }
+
+    /// The tree of the key, with all its pairs so far.
+    fn tree(&mut self) -> Result<&mut TreeBuilder, StateError> {
+        let missing =
+            || StateError::corrupt(format!("run {}", self.stem), "it has no version trees");
+        let trees = self.trees.as_mut().ok_or_else(missing)?;
+        trees.settle().map_err(|MalformedTree| missing())?;
+        Ok(&mut trees.tree)
+    }
+
+    /// Adds a pair above all pairs before it, as the next part of the tree.
+    pub(super) fn push_step(
+        &mut self,
+        key: &[u8],
+        block: u64,
+        value: Option<&[u8]>,
+    ) -> Result<(), StateError> {
+        self.check_order(key, block)?;
+        match &mut self.trees {
+            Some(trees) if trees.parts() == 0 => trees.wait(key, block, value),
+            _ => self.tree()?.pair(hash::pair(key, block, value)),
+        }
+        self.put(key, block, value)
+    }
+
+    /// Adds a subtree without pairs.
+    pub(super) fn prune_step(&mut self, digest: B256) -> Result<(), StateError> {
+        self.tree()?.pruned(digest);
+        Ok(())
+    }
+
+    /// Joins the last two parts, and returns the digest.
+    pub(super) fn join_step(&mut self) -> Result<B256, StateError> {
+        let joined = self.tree()?.join();
+        joined.map_err(|error| self.malformed(error))
+    }
+
+    /// The number of parts of the tree.
+    pub(super) fn parts(&self) -> usize {
+        self.trees.as_ref().map_or(0, KeyTrees::parts)
+    }
+
+    /// Ends the key of the last pair, if there is one.
+    pub(super) fn end_key(&mut self) -> Result<(), StateError> {
+        let Some(trees) = self.trees.as_mut().filter(|trees| trees.parts() > 0) else {
+            return Ok(());
+        };
+        if std::mem::take(&mut trees.is_waiting) {
+            let CurrentPair { key, block, .. } = &trees.first;
+            self.leaves.add_input(|batch| batch.pair(key, *block, trees.first.value()));
+            return self.drain_leaves();
+        }
+        let closed = trees.tree.close().and_then(|()| trees.tree.whole());
+        let (top, pairs, bytes) = match closed {
+            Ok(whole) => whole,
+            Err(error) => return Err(self.malformed(error)),
+        };
+        if bytes == SINGLE {
+            self.leaves.add_digest(top);
+        } else {
+            trees.file.push(self.keys - 1, self.pairs - pairs, pairs, bytes)?;
+            self.leaves.add_input(|batch| batch.versions(&self.key, &top));
+        }
+        trees.tree.clear();
+        self.drain_leaves()
+    }
+
+    fn malformed(&self, _: MalformedTree) -> StateError {
+        let key = alloy_primitives::hex::encode(&self.key);
+        let what = format!("the version tree of key {key} is malformed");
+        StateError::corrupt(format!("run {}", self.stem), what)
     }
 }
 

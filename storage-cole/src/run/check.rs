@@ -27,7 +27,7 @@ impl Run {
         pause: PauseCheck<'_>,
     ) -> Result<(), StateError> {
         let mut whole = true;
-        for file in [&self.values.file, &self.index, &self.merkle, &self.filter] {
+        for file in self.files() {
             for page in 0..file.pages() {
                 if page.is_multiple_of(64) {
                     pause()?;
@@ -54,7 +54,10 @@ impl Run {
             }
             Ok(()) => Ok(()),
         };
-        done(self.check_pairs(&pause))?;
+        done(match &self.versions {
+            None => self.check_pairs(&pause),
+            Some(versions) => self.check_trees(versions, &pause),
+        })?;
         done(self.check_layers(&self.tree, &source.top, &pause))?;
         done(self.check_filter(&pause))?;
         done(self.check_layers(&self.filter_tree, &source.filter_top, &pause))?;
@@ -107,7 +110,7 @@ impl Run {
 
     /// Compares digests of the lowest stored layer of a tree, which follow from `file`, with the
     /// stored ones, as they come.
-    fn digests<'a>(
+    pub(super) fn digests<'a>(
         &'a self,
         tree: &'a TreeShape,
         file: &'a PagedFile,

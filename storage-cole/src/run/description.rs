@@ -5,6 +5,7 @@ use super::{
     filter,
     index::MAX_LAYERS,
     merkle::TreeShape,
+    version_file,
 };
 use crate::hash::SourceHeader;
 use retrie_state::{StateError, open_with_retry, wire::WireReader};
@@ -19,6 +20,8 @@ const VERSION: u16 = 1;
 /// The largest number of pairs of a run. So sums and products of positions do not overflow.
 const MAX_PAIRS: u64 = 1 << 56;
 const MAX_STEM: usize = 64;
+/// Set in the byte of the fanout if the run has version trees.
+const HAS_TREES: u8 = 0x80;
 
 /// Describes a run: the header that the digest of its source covers, and all that is needed to open
 /// its files.
@@ -36,24 +39,46 @@ pub(crate) struct RunDescription {
     pub(crate) value_pages: u64,
     /// Pages of each layer of the index, from the bottom up.
     pub(crate) index_pages: Vec<u64>,
+    /// The version trees, if it has any.
+    pub(crate) versions: Option<VersionExtent>,
+}
+
+/// What a run with version trees stores of its pairs, all of which the header counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VersionExtent {
+    /// The number of pairs that are stored: not pruned.
+    pub(crate) pairs: u64,
+    /// The number of keys with several versions.
+    pub(crate) trees: u64,
+    /// Bytes of their trees.
+    pub(crate) bytes: u64,
 }
 
 impl RunDescription {
-    /// The names of the files: values, index, Merkle trees, filter.
-    pub(crate) fn file_names(&self) -> [String; 4] {
-        file_names(&self.stem)
+    /// The names of the files: values, index, Merkle trees, filter, version trees if it has any.
+    pub(crate) fn file_names(&self) -> Vec<String> {
+        file_names(&self.stem, self.versions.is_some())
     }
 
     /// The number of pages of each file, in the order of the names.
-    pub(super) fn pages(&self) -> [u64; 4] {
+    pub(super) fn pages(&self) -> Vec<u64> {
         let index = self.index_pages.iter().sum();
         let merkle = self.filter_tree().pages();
-        [self.value_pages, index, merkle, filter::pages(self.source.filter_blocks)]
+        let filter = filter::pages(self.source.filter_blocks);
+        let mut pages = vec![self.value_pages, index, merkle, filter];
+        pages.extend(self.versions.map(|versions| version_file::pages(versions.bytes)));
+        pages
     }
 
-    /// The shape of the tree over the pairs.
+    /// The number of pairs in the value file.
+    pub(super) fn stored_pairs(&self) -> u64 {
+        self.versions.map_or(self.source.pairs, |versions| versions.pairs)
+    }
+
+    /// The shape of the tree over the pairs, or with version trees over the keys.
     pub(super) fn tree(&self) -> TreeShape {
-        TreeShape::new(self.source.pairs, self.fanout, 0)
+        let leaves = if self.versions.is_some() { self.keys } else { self.source.pairs };
+        TreeShape::new(leaves, self.fanout, 0)
     }
 
     /// The shape of the tree over the filter.
@@ -73,11 +98,14 @@ impl RunDescription {
         out.extend_from_slice(&source.filter_blocks.to_be_bytes());
         out.extend_from_slice(&source.filter_top[..]);
         out.extend_from_slice(&self.keys.to_be_bytes());
-        out.push(self.fanout);
+        out.push(self.fanout | if self.versions.is_some() { HAS_TREES } else { 0 });
         out.extend_from_slice(&self.value_pages.to_be_bytes());
         out.push(self.index_pages.len() as u8);
         for pages in &self.index_pages {
             out.extend_from_slice(&pages.to_be_bytes());
+        }
+        for number in self.versions.iter().flat_map(|of| [of.pairs, of.trees, of.bytes]) {
+            out.extend_from_slice(&number.to_be_bytes());
         }
     }
 
@@ -94,10 +122,19 @@ impl RunDescription {
             filter_blocks: bytes.u64().ok()?,
             filter_top: bytes.hash().ok()?,
         };
-        let (keys, fanout) = (bytes.u64().ok()?, bytes.u8().ok()?);
+        let (keys, tagged) = (bytes.u64().ok()?, bytes.u8().ok()?);
+        let (fanout, has_trees) = (tagged & !HAS_TREES, tagged & HAS_TREES != 0);
         let (value_pages, layers) = (bytes.u64().ok()?, bytes.u8().ok()?);
         let index_pages = (0..layers).map(|_| bytes.u64().ok()).collect::<Option<Vec<_>>>()?;
-        let info = Self { stem, source, keys, fanout, value_pages, index_pages };
+        let versions = match has_trees {
+            false => None,
+            true => Some(VersionExtent {
+                pairs: bytes.u64().ok()?,
+                trees: bytes.u64().ok()?,
+                bytes: bytes.u64().ok()?,
+            }),
+        };
+        let info = Self { stem, source, keys, fanout, value_pages, index_pages, versions };
         info.is_possible().then_some(info)
     }
 
@@ -107,7 +144,9 @@ impl RunDescription {
         is_stem(&self.stem)
             && (1..=MAX_PAIRS).contains(&source.pairs)
             && source.first_block <= source.last_block
-            && (1..=source.pairs).contains(&self.keys)
+            && (1..=source.pairs).contains(&self.stored_pairs())
+            && (1..=self.stored_pairs()).contains(&self.keys)
+            && self.versions.is_none_or(|of| of.trees <= self.keys && of.bytes <= MAX_PAIRS)
             && source.filter_blocks == filter::blocks(self.keys)
             && (2..=64).contains(&self.fanout)
             && (2..=MAX_PAGES).contains(&self.value_pages)
@@ -127,7 +166,7 @@ impl RunDescription {
     /// The description of the finished run `stem` in `dir`. `None` if there is no value file: it is
     /// the last file that gets its name.
     pub(crate) fn read(dir: &Path, stem: &str) -> Result<Option<Self>, StateError> {
-        let [name, ..] = file_names(stem);
+        let [name, ..] = base_names(stem);
         let path = dir.join(&name);
         let mut page = Vec::with_capacity(PAGE);
         match open_with_retry(|| File::open(&path)) {
@@ -163,6 +202,18 @@ pub(super) fn is_stem(stem: &str) -> bool {
 }
 
 /// The names of the files of run `stem`.
-pub(crate) fn file_names(stem: &str) -> [String; 4] {
+pub(crate) fn file_names(stem: &str, has_trees: bool) -> Vec<String> {
+    let mut names = base_names(stem).to_vec();
+    names.extend(has_trees.then(|| version_name(stem)));
+    names
+}
+
+/// The names of the files that every run has: values, index, Merkle trees, filter.
+pub(super) fn base_names(stem: &str) -> [String; 4] {
     ["values", "index", "merkle", "filter"].map(|end| format!("{stem}.{end}"))
+}
+
+/// The name of the file of version trees.
+pub(super) fn version_name(stem: &str) -> String {
+    format!("{stem}.versions")
 }

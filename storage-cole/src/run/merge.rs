@@ -3,6 +3,7 @@
 use super::{
     PairCursor, Run, RunBuilder, RunDescription,
     build::{PAUSE_EVERY, PauseCheck},
+    merge_trees::merge_trees,
 };
 use retrie_state::StateError;
 use std::sync::Arc;
@@ -16,8 +17,9 @@ pub(crate) struct MergeCutoff {
     pub(crate) is_deepest: bool,
 }
 
-/// Merges `inputs` into `out`. No two inputs may have the same pair. With a `cutoff`, old pairs are
-/// dropped; the result is `None` if no pair is left. `pause` is called about every thousand pairs;
+/// Merges `inputs`, the newest first, into `out`. No two inputs may have the same pair. With a
+/// `cutoff`, old pairs are dropped; the result is `None` if no pair is left. With version trees, which
+/// keep a deletion as they keep every key, all pairs of an input must be newer than those behind it. `pause` is called about every thousand pairs;
 /// if it fails, the merge ends and leaves no files.
 pub(crate) fn merge(
     inputs: &[Arc<Run>],
@@ -25,6 +27,9 @@ pub(crate) fn merge(
     mut out: RunBuilder,
     pause: PauseCheck<'_>,
 ) -> Result<Option<RunDescription>, StateError> {
+    if out.has_trees() {
+        return merge_trees(inputs, cutoff.map(|cutoff| cutoff.block), out, pause).map(Some);
+    }
     let mut queue = CursorQueue::default();
     for run in inputs {
         queue.add(run.cursor_from_start())?;
@@ -63,16 +68,20 @@ pub(crate) fn merge(
 
 /// The newest pair of the current key at or before the cutoff.
 #[derive(Default)]
-struct HeldPair {
+pub(super) struct HeldPair {
     is_some: bool,
-    key: Vec<u8>,
-    block: u64,
+    pub(super) key: Vec<u8>,
+    pub(super) block: u64,
     value: Vec<u8>,
     present: bool,
 }
 
 impl HeldPair {
-    fn hold(&mut self, key: &[u8], block: u64, value: Option<&[u8]>) {
+    pub(super) fn value(&self) -> Option<&[u8]> {
+        self.present.then_some(&*self.value)
+    }
+
+    pub(super) fn hold(&mut self, key: &[u8], block: u64, value: Option<&[u8]>) {
         self.key.clear();
         self.key.extend_from_slice(key);
         self.value.clear();
@@ -84,7 +93,7 @@ impl HeldPair {
         let stays = self.is_some && (self.present || !cutoff.is_deepest);
         self.is_some = false;
         match stays {
-            true => out.push(&self.key, self.block, self.present.then_some(&*self.value), None),
+            true => out.push(&self.key, self.block, self.value(), None),
             false => Ok(()),
         }
     }
@@ -92,24 +101,29 @@ impl HeldPair {
 
 /// Cursors, ordered by their current pairs.
 #[derive(Default)]
-struct CursorQueue<'a> {
+pub(super) struct CursorQueue<'a> {
     cursors: Vec<PairCursor<'a>>,
     /// The cursors that have a pair; the lowest pair is last.
     order: Vec<usize>,
 }
 
 impl<'a> CursorQueue<'a> {
-    fn add(&mut self, cursor: PairCursor<'a>) -> Result<(), StateError> {
+    pub(super) fn add(&mut self, cursor: PairCursor<'a>) -> Result<(), StateError> {
         self.cursors.push(cursor);
         self.step(self.cursors.len() - 1)
     }
 
-    fn first(&self) -> Option<&PairCursor<'a>> {
+    pub(super) fn first(&self) -> Option<&PairCursor<'a>> {
         self.order.last().map(|at| &self.cursors[*at])
     }
 
+    /// The number of the cursor with the first pair.
+    pub(super) fn first_number(&self) -> Option<usize> {
+        self.order.last().copied()
+    }
+
     /// Moves past the first pair.
-    fn advance(&mut self) -> Result<(), StateError> {
+    pub(super) fn advance(&mut self) -> Result<(), StateError> {
         match self.order.pop() {
             Some(at) => self.step(at),
             None => Ok(()),

@@ -7,13 +7,16 @@
 //! | `pair`, `page`, `values` | pairs encoded against their neighbours; value pages; the value file and its cursors |
 //! | `model`, `index` | learned models; the index |
 //! | `merkle` | the trees over pairs and filter |
+//! | `version_tree`, `version_file` | the tree over a key's versions; the file of these trees |
 //! | `filter` | the Bloom filter |
 //! | `description`, `build` | the description of a run; writing a run |
 //! | `comparison`, `fences` | the index beside indexes without models, for measurements |
 //! | `show`, `check`, `merge` | parts of the trees for proofs; the check of a run; merging several runs into one |
+//! | `show_trees`, `check_trees`, `merge_trees` | the same of runs with version trees |
 
 mod build;
 mod check;
+mod check_trees;
 mod comparison;
 mod description;
 mod fences;
@@ -21,20 +24,25 @@ mod file;
 mod filter;
 mod index;
 mod merge;
+mod merge_trees;
 mod merkle;
 mod model;
 mod page;
 mod pair;
 mod show;
+mod show_trees;
 #[cfg(test)]
 mod tests;
 mod values;
+mod version_file;
+mod version_tree;
 
 pub use comparison::{ComparedRun, PageSearch, PagesRead, RunPair};
 
 pub(crate) use build::RunBuilder;
 pub(crate) use description::{RunDescription, file_names};
 pub(crate) use merge::{MergeCutoff, merge};
+pub(crate) use show_trees::ShownKey;
 pub(crate) use values::PairCursor;
 
 use crate::{
@@ -47,6 +55,7 @@ use merkle::TreeShape;
 use retrie_state::StateError;
 use std::path::{Path, PathBuf};
 use values::ValueFile;
+use version_file::VersionFile;
 
 /// An open run. Reads verify checksums: damage is an error that names the file.
 #[derive(Debug)]
@@ -59,6 +68,7 @@ pub(crate) struct Run {
     filter: PagedFile,
     tree: TreeShape,
     filter_tree: TreeShape,
+    versions: Option<VersionFile>,
 }
 
 impl Run {
@@ -76,6 +86,10 @@ impl Run {
             index: open(1)?,
             merkle: open(2)?,
             filter: open(3)?,
+            versions: match &info.versions {
+                Some(extent) => Some(VersionFile::new(open(4)?, extent.bytes)),
+                None => None,
+            },
             tree: info.tree(),
             filter_tree: info.filter_tree(),
             description: info,
@@ -90,7 +104,21 @@ impl Run {
                 file.check(page)
             })
         };
-        [&self.values.file, &self.index, &self.merkle, &self.filter].into_iter().try_for_each(check)
+        self.files().try_for_each(check)
+    }
+
+    fn files(&self) -> impl Iterator<Item = &PagedFile> {
+        let files = [&self.values.file, &self.index, &self.merkle, &self.filter];
+        files.into_iter().chain(self.versions.as_ref().map(|versions| &versions.file))
+    }
+
+    /// Whether it has version trees.
+    pub(crate) const fn has_trees(&self) -> bool {
+        self.versions.is_some()
+    }
+
+    fn version_file(&self) -> Result<&VersionFile, StateError> {
+        self.versions.as_ref().ok_or_else(|| self.values.file.wrong("its run has no version trees"))
     }
 
     /// The description of the run.

@@ -1,6 +1,6 @@
 //! Parts of a run's trees, for proofs.
 
-use super::{Run, filter, merkle::reduce};
+use super::{Run, description::base_names, filter, merkle::reduce};
 use crate::{
     hash::{self, HashBatch},
     multi_proof,
@@ -10,6 +10,10 @@ use alloy_primitives::{B256, Bytes};
 use retrie_state::StateError;
 use std::ops::Range;
 
+/// Makes the leaves of a range, shown if they are in one of the sorted ranges.
+pub(super) type LeafSource<'a> =
+    &'a mut dyn FnMut(&[Range<u64>], Range<u64>) -> Result<Vec<ShownNode>, StateError>;
+
 /// Blocks of a filter, and the hashes of their multi-proof.
 pub(crate) type ShownFilter = (Vec<[u8; filter::BLOCK]>, Vec<B256>);
 
@@ -17,7 +21,17 @@ impl Run {
     /// The tree over the pairs, with exactly the pairs at the positions in `shown` shown: ranges
     /// that are sorted, disjoint and not empty. Its top is the top of the run's source.
     pub(crate) fn show(&self, shown: &[Range<u64>]) -> Result<ShownNode, StateError> {
-        let node = self.show_node(shown, self.tree.top(), 0)?;
+        self.show_tree(shown, &mut |shown, leaves| self.show_pairs(shown, leaves))
+    }
+
+    /// The tree with the leaves shown that are in these ranges. `leaves` makes the leaves of a range,
+    /// shown or hidden.
+    pub(super) fn show_tree(
+        &self,
+        shown: &[Range<u64>],
+        leaves: LeafSource<'_>,
+    ) -> Result<ShownNode, StateError> {
+        let node = self.show_node(shown, self.tree.top(), 0, leaves)?;
         if digest(&node) != self.description.source.top {
             return Err(self.mismatch(&self.values.file, "top"));
         }
@@ -29,26 +43,27 @@ impl Run {
         shown: &[Range<u64>],
         layer: usize,
         index: u64,
+        leaves: LeafSource<'_>,
     ) -> Result<ShownNode, StateError> {
-        let leaves = self.tree.leaves(layer, index);
-        let first = shown.partition_point(|range| range.end <= leaves.start);
-        if shown.get(first).is_none_or(|range| range.start >= leaves.end) {
+        let below = self.tree.leaves(layer, index);
+        let first = shown.partition_point(|range| range.end <= below.start);
+        if shown.get(first).is_none_or(|range| range.start >= below.end) {
             return Ok(ShownNode::Hidden(self.tree.digest(&self.merkle, layer, index)?));
         }
         if layer == self.tree.lowest() {
-            return self.show_lowest(&shown[first..], leaves);
+            return self.show_lowest(leaves(&shown[first..], below)?);
         }
         let children = self.tree.children(layer, index);
-        let children = children.map(|child| self.show_node(&shown[first..], layer - 1, child));
+        let children =
+            children.map(|child| self.show_node(&shown[first..], layer - 1, child, leaves));
         Ok(ShownNode::Inner(children.collect::<Result<_, _>>()?))
     }
 
-    /// A node of the lowest stored layer, computed from its pairs.
-    fn show_lowest(
+    fn show_pairs(
         &self,
         shown: &[Range<u64>],
         leaves: Range<u64>,
-    ) -> Result<ShownNode, StateError> {
+    ) -> Result<Vec<ShownNode>, StateError> {
         let mut layer = Vec::new();
         let mut cursor = self.values.cursor_at(leaves.start, self.description.source.pairs)?;
         let mut ranges = shown.iter().peekable();
@@ -66,6 +81,12 @@ impl Run {
                 _ => ShownNode::Hidden(hash::pair(pair.key, pair.block, pair.value)),
             });
         }
+        Ok(layer)
+    }
+
+    /// A node of the lowest stored layer, computed from the leaves below.
+    fn show_lowest(&self, leaves: Vec<ShownNode>) -> Result<ShownNode, StateError> {
+        let mut layer = leaves;
         for _ in 0..self.tree.lowest() {
             let mut below = layer.into_iter().peekable();
             layer = Vec::new();
@@ -131,18 +152,19 @@ impl Run {
 
     /// The error of files with valid checksums that do not fit together.
     fn mismatch(&self, file: &super::PagedFile, what: &str) -> StateError {
-        let [_, _, merkle, _] = self.description.file_names();
+        let [_, _, merkle, _] = base_names(&self.description.stem);
         file.wrong(format!("with {merkle} it does not lead to the {what} in the run's description"))
     }
 }
 
 /// The digest of a node.
-fn digest(node: &ShownNode) -> B256 {
+pub(super) fn digest(node: &ShownNode) -> B256 {
     match node {
         ShownNode::Hidden(digest) => *digest,
         ShownNode::Inner(children) => hash::node(&children.iter().map(digest).collect::<Vec<_>>()),
         ShownNode::Pair(pair) => {
             hash::pair(&pair.key, pair.block, pair.value.as_ref().map(|value| &value[..]))
         }
+        ShownNode::Versions(key, tree) => hash::versions(key, &digest(tree)),
     }
 }

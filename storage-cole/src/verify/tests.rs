@@ -2,6 +2,7 @@
 
 mod forged;
 mod model;
+mod trees;
 
 use super::*;
 use alloy_primitives::hex;

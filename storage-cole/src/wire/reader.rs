@@ -3,14 +3,15 @@
 
 use super::{
     ASKED, AskedKeys, CLOSED, EMPTY, FilterProof, HIDDEN, INNER, KIND, PAIR, SEARCHED, SourceProof,
-    YOUNG, chosen,
+    VERSIONS, YOUNG, chosen,
 };
 use crate::{
+    ColeParams,
     hash::SourceHeader,
     multi_proof,
     shown_tree::{CompoundPair, ShownNode},
 };
-use alloc::{vec, vec::Vec};
+use alloc::{boxed::Box, vec, vec::Vec};
 use alloy_primitives::B256;
 use retrie_state::{
     BackendKey, ProofError, StateValue,
@@ -20,6 +21,9 @@ use retrie_state::{
 /// The largest depth of a node below the top of a tree: that of a complete binary tree of 2^64
 /// pairs.
 const MAX_DEPTH: usize = 64;
+/// The largest depth of a node below the top of a tree over versions: merges of 64 runs join a key's
+/// trees one after the other, 63 nodes deep, on each of up to seven levels.
+const MAX_VERSION_DEPTH: usize = 512;
 
 /// The bytes of a proof that have not been read yet. Allocations are a small multiple of the bytes
 /// read.
@@ -29,12 +33,19 @@ pub(crate) struct ProofReader<'a> {
     /// Last block of the range.
     last: u64,
     fanout: u8,
+    has_trees: bool,
 }
 
 impl<'a> ProofReader<'a> {
-    /// Reads a proof for these keys, up to the block `last`, under the fanout of the store.
-    pub(crate) const fn new(bytes: &'a [u8], asked: &'a AskedKeys, last: u64, fanout: u8) -> Self {
-        Self { bytes: WireReader::new(bytes), asked, last, fanout }
+    /// Reads a proof for these keys, up to the block `last`, of a store with these parameters.
+    pub(crate) const fn new(
+        bytes: &'a [u8],
+        asked: &'a AskedKeys,
+        last: u64,
+        params: &ColeParams,
+    ) -> Self {
+        let (fanout, has_trees) = (params.fanout, params.version_trees);
+        Self { bytes: WireReader::new(bytes), asked, last, fanout, has_trees }
     }
 
     /// Reads the horizon, which comes first.
@@ -102,7 +113,7 @@ impl<'a> ProofReader<'a> {
         }
         let tree = match excluded.iter().all(|excluded| *excluded) {
             true => ShownNode::Hidden(self.bytes.hash()?),
-            false => self.node(0)?,
+            false => self.node(0, is_run && self.has_trees)?,
         };
         Ok(SourceProof::Searched { source, excluded, filter, tree })
     }
@@ -150,31 +161,59 @@ impl<'a> ProofReader<'a> {
         Ok(FilterProof::Blocks { blocks: shown, hashes })
     }
 
-    fn node(&mut self, depth: usize) -> Result<ShownNode, ProofError> {
+    /// A node of the tree over the pairs of a source, or over its keys if it `has_trees` over their
+    /// versions.
+    fn node(&mut self, depth: usize, has_trees: bool) -> Result<ShownNode, ProofError> {
         if depth > MAX_DEPTH {
             return Err(malformed("nodes are nested too deep"));
         }
         match self.bytes.u8()? {
             HIDDEN => Ok(ShownNode::Hidden(self.bytes.hash()?)),
-            INNER => {
-                let count = usize::from(self.bytes.u8()?);
-                if count == 0 {
-                    return Err(malformed("a node without children"));
-                }
-                // A child has at least four bytes, if it is a pair.
-                let mut children = Vec::with_capacity(count.min(self.bytes.rest().len() / 4));
-                for _ in 0..count {
-                    children.push(self.node(depth + 1)?);
-                }
-                Ok(ShownNode::Inner(children))
+            INNER => self.children(|reader| reader.node(depth + 1, has_trees)),
+            PAIR => {
+                let key = self.key()?;
+                self.version(key).map(ShownNode::Pair)
             }
-            PAIR => self.pair().map(ShownNode::Pair),
+            VERSIONS if has_trees => {
+                let key = self.key()?;
+                let tree = self.versions(0, &key)?;
+                Ok(ShownNode::Versions(key, Box::new(tree)))
+            }
             _ => Err(malformed("tag of a node")),
         }
     }
 
-    fn pair(&mut self) -> Result<CompoundPair, ProofError> {
-        let key = match self.bytes.varint()? {
+    /// A node of the tree over the versions of `key`.
+    fn versions(&mut self, depth: usize, key: &[u8]) -> Result<ShownNode, ProofError> {
+        if depth > MAX_VERSION_DEPTH {
+            return Err(malformed("nodes are nested too deep"));
+        }
+        match self.bytes.u8()? {
+            HIDDEN => Ok(ShownNode::Hidden(self.bytes.hash()?)),
+            INNER => self.children(|reader| reader.versions(depth + 1, key)),
+            PAIR => self.version(key.to_vec()).map(ShownNode::Pair),
+            _ => Err(malformed("tag of a node")),
+        }
+    }
+
+    fn children(
+        &mut self,
+        mut child: impl FnMut(&mut Self) -> Result<ShownNode, ProofError>,
+    ) -> Result<ShownNode, ProofError> {
+        let count = usize::from(self.bytes.u8()?);
+        if count == 0 {
+            return Err(malformed("a node without children"));
+        }
+        // A child has at least three bytes, if it is a pair.
+        let mut children = Vec::with_capacity(count.min(self.bytes.rest().len() / 3));
+        for _ in 0..count {
+            children.push(child(self)?);
+        }
+        Ok(ShownNode::Inner(children))
+    }
+
+    fn key(&mut self) -> Result<Vec<u8>, ProofError> {
+        Ok(match self.bytes.varint()? {
             kind @ 0..ASKED => {
                 let key = BackendKey::read_untagged(&mut self.bytes, self.asked.form(), kind == 1)
                     .ok_or(WireError::UnexpectedEnd)?;
@@ -189,7 +228,11 @@ impl<'a> ProofReader<'a> {
                 let number = number.filter(|number| *number < self.asked.len());
                 self.asked.key(number.ok_or_else(|| malformed("asked key"))?).to_vec()
             }
-        };
+        })
+    }
+
+    /// Block and value of a pair of `key`.
+    fn version(&mut self, key: Vec<u8>) -> Result<CompoundPair, ProofError> {
         let block = self.bytes.varint()?;
         let value = match self.bytes.varint()? {
             0 => None,

@@ -2,7 +2,7 @@
 
 use super::{
     ASKED, AskedKeys, CLOSED, ColeProof, EMPTY, FilterProof, HIDDEN, INNER, KIND, PAIR, SEARCHED,
-    SourceProof, YOUNG,
+    SourceProof, VERSIONS, YOUNG,
 };
 use crate::{
     hash::SourceHeader,
@@ -87,19 +87,52 @@ fn put_node(out: &mut Vec<u8>, node: &ShownNode, asked: &AskedKeys) {
             out.extend([INNER, children.len() as u8]);
             children.iter().for_each(|child| put_node(out, child, asked));
         }
-        ShownNode::Pair(CompoundPair { key, block, value }) => {
+        ShownNode::Pair(pair) => {
             out.push(PAIR);
-            match asked.number(key) {
-                Some(number) => put_varint(out, number as u64 + ASKED),
-                // The last bit of a key's tag says whether it is a slot; all keys have one form.
-                None => {
-                    put_varint(out, u64::from(key[0] & 1));
-                    out.extend(&key[1..]);
-                }
-            }
-            put_varint(out, *block);
-            put_varint(out, value.as_ref().map_or(0, |value| value.len() as u64 + 1));
-            out.extend(value.iter().flatten());
+            put_key(out, &pair.key, asked);
+            put_version(out, pair);
+        }
+        ShownNode::Versions(key, tree) => {
+            out.push(VERSIONS);
+            put_key(out, key, asked);
+            put_versions(out, tree);
         }
     }
+}
+
+/// A node of the tree over the versions of a key: its pairs do not repeat the key.
+fn put_versions(out: &mut Vec<u8>, node: &ShownNode) {
+    match node {
+        ShownNode::Hidden(digest) => {
+            out.push(HIDDEN);
+            out.extend(digest);
+        }
+        ShownNode::Inner(children) => {
+            out.extend([INNER, children.len() as u8]);
+            children.iter().for_each(|child| put_versions(out, child));
+        }
+        ShownNode::Pair(pair) => {
+            out.push(PAIR);
+            put_version(out, pair);
+        }
+        // No tree over versions has a key below.
+        ShownNode::Versions(_, tree) => put_versions(out, tree),
+    }
+}
+
+fn put_key(out: &mut Vec<u8>, key: &[u8], asked: &AskedKeys) {
+    match asked.number(key) {
+        Some(number) => put_varint(out, number as u64 + ASKED),
+        // The last bit of a key's tag says whether it is a slot; all keys have one form.
+        None => {
+            put_varint(out, u64::from(key[0] & 1));
+            out.extend(&key[1..]);
+        }
+    }
+}
+
+fn put_version(out: &mut Vec<u8>, CompoundPair { block, value, .. }: &CompoundPair) {
+    put_varint(out, *block);
+    put_varint(out, value.as_ref().map_or(0, |value| value.len() as u64 + 1));
+    out.extend(value.iter().flatten());
 }

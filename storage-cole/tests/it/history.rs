@@ -138,6 +138,92 @@ fn merges_drop_what_is_older_than_the_history_that_is_kept() {
     }
 }
 
+fn versions_of(
+    chain: &TestChain,
+    keys: &[StateKey],
+    blocks: &RangeInclusive<u64>,
+) -> Vec<Vec<ValueVersion>> {
+    keys.iter().map(|key| chain.versions(key, *blocks.start(), *blocks.end())).collect()
+}
+
+/// The very property of version trees (COLE+).
+#[test]
+fn with_version_trees_roots_and_proofs_do_not_depend_on_the_history_that_is_kept() {
+    for async_merge in [false, true] {
+        let params = ColeParams { version_trees: true, ..small(async_merge) };
+        let keep = |blocks| ColeParams { keep_history: blocks, ..params };
+        let mut whole = TestChain::new(params, 3);
+        let mut pruned = [keep(15), keep(60)].map(|params| TestChain::new(params, 3));
+        let mut random = StdRng::seed_from_u64(9);
+        for n in 0..220 {
+            let seed = random.random();
+            let block = |chain: &mut TestChain| {
+                let root = chain.random_block(&mut StdRng::seed_from_u64(seed), KEYS, 12);
+                match n % 40 {
+                    19 => chain.reopen(),
+                    29 => chain.revert(chain.number - 3),
+                    _ => {}
+                }
+                root
+            };
+            let root = block(&mut whole);
+            let tip = whole.number - 1;
+            let keys: Vec<_> = (0..4).map(|_| key(random.random_range(0..KEYS + 9))).collect();
+            for chain in &mut pruned {
+                assert_eq!(block(chain), root, "block {n}");
+                let first = *chain.store().history_kept().unwrap().unwrap().start();
+                let from = random.random_range(first..=tip);
+                for blocks in [tip..=tip, first..=first, first..=tip, from..=tip] {
+                    let of_pruned = chain.tip().versions(&keys, blocks.clone()).unwrap();
+                    assert_eq!(of_pruned.0, versions_of(chain, &keys, &blocks));
+                    let of_whole = whole.tip().versions(&keys, blocks.clone()).unwrap();
+                    assert_eq!(of_pruned.0, of_whole.0);
+                    assert!(of_pruned.1.bytes == of_whole.1.bytes, "blocks {blocks:?}");
+                    // Each is checked under the parameters of the other.
+                    let shown = shown(&whole, &of_pruned.1, &keys, blocks).unwrap();
+                    assert_eq!(shown, of_whole.0);
+                }
+                if let Some(before) = first.checked_sub(1) {
+                    assert!(chain.tip().versions(&keys, before..=tip).is_err());
+                    let (_, proof) = whole.tip().versions(&keys, 0..=before).unwrap();
+                    let shown = shown(chain, &proof, &keys, 0..=before).unwrap();
+                    assert_eq!(shown, versions_of(&whole, &keys, &(0..=before)));
+                }
+            }
+        }
+        let first = |chain: &TestChain| *chain.store().history_kept().unwrap().unwrap().start();
+        let [short, long] = &pruned;
+        let firsts = [first(&whole), first(long), first(short)];
+        assert!(firsts[0] == 0 && firsts[1] > 50 && firsts[2] > 100, "{firsts:?}");
+        for chain in [&whole, short, long] {
+            assert_eq!(chain.faults(), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn with_version_trees_the_history_that_is_kept_may_change_at_an_opening() {
+    let params = ColeParams { version_trees: true, ..small(true) };
+    let (mut chain, mut whole) = (TestChain::new(params, 3), TestChain::new(params, 3));
+    let first = |chain: &TestChain| *chain.store().history_kept().unwrap().unwrap().start();
+    let mut firsts = Vec::new();
+    for keep_history in [0, 10, 0, 40] {
+        chain.params.keep_history = keep_history;
+        chain.reopen();
+        for n in 0..60 {
+            let seed = 100 * firsts.len() as u64 + n;
+            let [root, expected] = [&mut chain, &mut whole]
+                .map(|chain| chain.random_block(&mut StdRng::seed_from_u64(seed), KEYS, 12));
+            assert_eq!(root, expected);
+        }
+        firsts.push(first(&chain));
+    }
+    assert!(firsts[0] == 0 && firsts[1] > 40 && firsts[3] > 160, "{firsts:?}");
+    // Merges that had been started before the second opening still drop pairs.
+    assert!(firsts[2] < 120, "{firsts:?}");
+    assert_eq!(chain.faults(), [""; 0]);
+}
+
 #[test]
 fn a_single_key_with_many_versions_is_read_at_every_block() {
     let mut chain = TestChain::new(small(true), 2);

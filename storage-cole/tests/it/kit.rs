@@ -54,6 +54,22 @@ mod pruned {
     );
 }
 
+mod version_trees {
+    use super::*;
+    retrie_state_testkit::backend_tests!(
+        || cole(ColeParams { version_trees: true, async_merge: false, size_ratio: 3, ..small() }),
+        TestScale::default().of_variant()
+    );
+}
+
+mod pruned_version_trees {
+    use super::*;
+    retrie_state_testkit::backend_tests!(
+        || cole(ColeParams { version_trees: true, keep_history: 5, fanout: 2, ..small() }),
+        TestScale::default()
+    );
+}
+
 /// Groups that are large enough to have folded subtrees, and are still flushed.
 #[test]
 fn thinned_groups_prove_what_whole_ones_do() {

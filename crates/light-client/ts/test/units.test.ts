@@ -186,7 +186,13 @@ test('parameters of cole are their own digest', () => {
   const params = ColeParams.fromDigest(digest);
   assert.equal(params.digest, digest);
   assert.equal(params.fanout, 4);
-  const wrong: [at: number, byte: number][] = [[0, 2], [1, 2], [2, 1], [3, 65], [4, 0], [5, 1], [13, 0], [8, 1], [31, 1]];
+  assert.equal(params.hasTrees, false);
+  const withTrees = fromHex(digest);
+  withTrees[1] = 3;
+  assert.equal(ColeParams.fromDigest(toHex(withTrees)).hasTrees, true);
+  withTrees[23] = 9;
+  assert.throws(() => ColeParams.fromDigest(toHex(withTrees)), RangeError);
+  const wrong: [at: number, byte: number][] = [[0, 2], [1, 4], [2, 1], [3, 65], [4, 0], [5, 1], [13, 0], [8, 1], [31, 1]];
   for (const [at, byte] of wrong) {
     const bytes = fromHex(digest);
     bytes[at] = byte;

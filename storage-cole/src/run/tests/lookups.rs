@@ -112,7 +112,9 @@ fn all_is_well(pairs: &PairMap, keys: KeyPattern, params: &ColeParams, seed: u64
     let names = info.file_names();
     let len = |name: &String| std::fs::metadata(dir.path().join(name)).unwrap().len();
     assert!(names.iter().all(|name| len(name).is_multiple_of(4096)));
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4, "no temporary file stays");
+    assert_eq!(names.len(), 4 + usize::from(params.version_trees));
+    let files = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(files, names.len(), "no temporary file stays");
 }
 
 proptest! {
@@ -123,8 +125,10 @@ proptest! {
         keys in any_keys(),
         params in any_params(),
         count in prop_oneof![1usize..40, 40usize..6_000],
+        version_trees: bool,
         seed: u64,
     ) {
+        let params = ColeParams { version_trees, ..params };
         all_is_well(&pairs(keys, count, seed), keys, &params, seed);
     }
 }

@@ -11,6 +11,7 @@ mod merges;
 mod models;
 mod speed;
 mod trees;
+mod version_trees;
 
 use super::{Run, RunBuilder, RunDescription};
 use crate::ColeParams;

@@ -290,10 +290,11 @@ fn tree(scene: &mut ForgeryScene, at: usize) {
         *old = tree;
         proof
     };
-    let shown: BTreeSet<_> = ShownPairs::of(tree)
-        .pairs
+    let shown: BTreeSet<_> = ShownPairs::of(tree, false)
+        .places
         .iter()
-        .map(|pair| group.pairs.iter().position(|other| other == *pair).unwrap())
+        .filter_map(|place| place.pair)
+        .map(|pair| group.pairs.iter().position(|other| other == pair).unwrap())
         .collect();
     for pair in 0..group.pairs.len() {
         let mut others = shown.clone();
@@ -374,6 +375,7 @@ fn tree(scene: &mut ForgeryScene, at: usize) {
                     scene.refuse(how, &ANY, &proof);
                 }
             }
+            ShownNode::Versions(..) => unreachable!("the model has no version trees"),
         }
     }
 }

@@ -50,6 +50,13 @@ fn stores() -> [(&'static str, ColeParams, usize); 4] {
     ]
 }
 
+/// Stores with version trees. They forget nothing under the root.
+fn stores_with_trees() -> [(&'static str, ColeParams, usize); 2] {
+    let trees = ColeParams { version_trees: true, ..small() };
+    let pruned = ColeParams { keep_history: 20, ..trees };
+    [("version trees", trees, 12), ("pruned version trees", pruned, 0)]
+}
+
 impl ColeScene {
     fn new(name: &'static str, params: ColeParams, first: usize) -> Self {
         let random = &mut StdRng::seed_from_u64(7);
@@ -99,7 +106,8 @@ impl ColeScene {
     fn check_shape(&self, params: &ColeParams) {
         // Of no key: kind, horizon, two digests of groups in memory, numbers of levels and runs.
         let bytes = self.chain.prove(self.chain.tip(), &[]).bytes;
-        assert_eq!((bytes[1], params.keep_history > 0), (self.horizon as u8, self.horizon > 0));
+        assert_eq!(params.keep_history > 0, self.horizon > 0);
+        assert_eq!(bytes[1], if params.version_trees { 0 } else { self.horizon as u8 });
         let counts = &bytes[2 + 2 * 33..];
         let (levels, _) = counts[1..][..2 * usize::from(counts[0])].as_chunks::<2>();
         let runs: u32 = levels.iter().flatten().map(|count| u32::from(*count)).sum();
@@ -135,15 +143,28 @@ impl ColeScene {
 pub(crate) fn cole() -> VectorFile {
     let about = "Proofs of cole in stores with levels of a few pairs, at the latest block, as of \
                  older ones, and over ranges of blocks: valid and forged.";
-    let pinned = stores().map(|(_, params, _)| Bytes::from(params.digest().0));
-    let mut make = VectorMaker::new(about, pinned.to_vec());
-    for (name, params, first) in stores() {
+    of_stores(about, &stores())
+}
+
+pub(crate) fn cole_trees() -> VectorFile {
+    let about = "Proofs of cole in stores with version trees and levels of a few pairs, one of which \
+                 has pruned old versions: valid and forged.";
+    of_stores(about, &stores_with_trees())
+}
+
+fn of_stores(about: &str, stores: &[(&'static str, ColeParams, usize)]) -> VectorFile {
+    let pinned = stores.iter().map(|(_, params, _)| Bytes::from(params.digest().0));
+    let mut pinned: Vec<_> = pinned.collect();
+    // With version trees the history that is kept is no parameter.
+    pinned.dedup();
+    let mut make = VectorMaker::new(about, pinned);
+    for &(name, params, first) in stores {
         let scene = ColeScene::new(name, params, first);
         proofs(&mut make, &scene);
         as_of(&mut make, &scene);
         answers(&mut make, &scene);
         provenance(&mut make, &scene);
-        if scene.horizon > 0 {
+        if scene.horizon > 0 && !params.version_trees {
             pruned(&mut make, &scene);
         }
     }

@@ -21,13 +21,14 @@ use format::VectorFile;
 type MakeVectors = fn() -> VectorFile;
 
 /// Files that are made in one or two seconds.
-const MADE: [(&str, MakeVectors); 13] = [
+const MADE: [(&str, MakeVectors); 14] = [
     ("mpt.json", make_mpt::mpt),
     ("mpt-archive.json", make_mpt::archive),
     ("eip1186.json", make_mpt::eip1186),
     ("answers.json", make_mpt::answers),
     ("lvmt.json", make_lvmt::lvmt),
     ("cole.json", make_cole::cole),
+    ("cole-trees.json", make_cole::cole_trees),
     ("prefix.json", make_mpt::prefix),
     ("duptree.json", make_duptree::duptree),
     ("lmpt.json", make_lmpt::lmpt),

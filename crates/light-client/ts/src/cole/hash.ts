@@ -17,6 +17,11 @@ export function nodeHash(children: readonly Uint8Array[]): Uint8Array {
   return hash(1, ...children);
 }
 
+/** The leaf of a key with several versions: the top of the tree over them. */
+export function versionsHash(key: Uint8Array, top: Uint8Array): Uint8Array {
+  return hash(5, Uint8Array.of(key.length), key, top);
+}
+
 /** The filter block of a key (as a share of 2^64), and the bits that the key sets there. */
 export function filterPlace(key: Uint8Array): { share: bigint; bits: number[] } {
   const digest = hash(2, key);

@@ -1,7 +1,7 @@
 // Trees of sources and filters, as far as they are shown (docs/formats/cole.md, "Trees").
 import { concat, toHex } from '../bytes.js';
 import { malformed } from '../errors.js';
-import { nodeHash, pairHash } from './hash.js';
+import { nodeHash, pairHash, versionsHash } from './hash.js';
 import { keyLength } from '../state.js';
 import type { Reader } from './reader.js';
 
@@ -14,27 +14,42 @@ export interface Pair {
   value: Uint8Array | null;
 }
 
+/** A place that is shown: a pair, or the place before or after all pairs of a key. */
+export interface Place {
+  key: KeyText;
+  at: 'start' | 'end' | Pair;
+}
+
 /** The shown part of a tree over pairs, from left to right. */
 export interface Shown {
   top: Uint8Array;
-  pairs: Pair[];
-  /** Numbers of the pairs before which something is hidden; after the last one: their count. */
+  places: Place[];
+  /** Numbers of the places before which something is hidden; after the last one: their count. */
   gaps: Set<number>;
-  /** The children of a node are shown, but none of its pairs. */
+  /** First and last place of each part that is shown for itself: a pair, or the leaf of a key. */
+  parts: [first: number, last: number][];
+  /** The children of a node are shown, but nothing below it. */
   hasIdleNode: boolean;
 }
 
 const MAX_DEPTH = 64;
+const MAX_VERSION_DEPTH = 512;
 
-/** Reads a tree in which the keys of `asked` are named by their numbers. */
-export function readTree(reader: Reader, asked: readonly Uint8Array[]): Shown {
+interface KeyOfPair {
+  bytes: Uint8Array;
+  text: KeyText;
+}
+
+/** Reads a tree over pairs, or over keys with trees over their versions. Keys of `asked` are named by their numbers. */
+export function readTree(reader: Reader, asked: readonly Uint8Array[], hasTrees: boolean): Shown {
   const texts: KeyText[] = asked.map(toHex);
   // All keys have the form of those that are asked for.
   const first = (asked[0]?.[0] ?? 0) & 4;
   const known = new Set(texts);
-  const shown: Shown = { top: new Uint8Array(), pairs: [], gaps: new Set(), hasIdleNode: false };
+  const shown: Shown = { top: new Uint8Array(), places: [], gaps: new Set(), parts: [], hasIdleNode: false };
+  const { places } = shown;
 
-  function readKey(): { bytes: Uint8Array; text: KeyText } {
+  function readKey(): KeyOfPair {
     const kind = reader.number();
     if (kind >= 2n) {
       if (kind - 2n >= BigInt(asked.length)) throw malformed('the number of an asked key');
@@ -48,35 +63,58 @@ export function readTree(reader: Reader, asked: readonly Uint8Array[]): Shown {
     return { bytes, text };
   }
 
-  function readPair(): Uint8Array {
-    const { bytes, text } = readKey();
+  function readPair({ bytes, text }: KeyOfPair): Uint8Array {
     const block = reader.number();
     const length = reader.number();
     const value = length === 0n ? null : reader.take(length - 1n);
-    shown.pairs.push({ key: text, block, value });
+    places.push({ key: text, at: { key: text, block, value } });
     return pairHash(bytes, block, value);
+  }
+
+  /** The part that `read` reads: a pair, or the leaf of a key with its ends. */
+  function readPart(key: KeyOfPair, hasEnds: boolean, read: () => Uint8Array): Uint8Array {
+    const first = places.length;
+    if (hasEnds) places.push({ key: key.text, at: 'start' });
+    const digest = read();
+    if (hasEnds) places.push({ key: key.text, at: 'end' });
+    shown.parts.push([first, places.length - 1]);
+    return digest;
+  }
+
+  function readHidden(): Uint8Array {
+    shown.gaps.add(places.length);
+    return reader.hash();
+  }
+
+  function readInner(readChild: () => Uint8Array): Uint8Array {
+    const before = places.length;
+    const count = reader.byte();
+    if (count === 0) throw malformed('a node without children');
+    const children: Uint8Array[] = [];
+    while (children.length < count) children.push(readChild());
+    if (places.length === before) shown.hasIdleNode = true;
+    return nodeHash(children);
   }
 
   function readNode(depth: number): Uint8Array {
     if (depth > MAX_DEPTH) throw malformed('nodes nested too deep');
-    switch (reader.byte()) {
-      case 0:
-        shown.gaps.add(shown.pairs.length);
-        return reader.hash();
-      case 1: {
-        const before = shown.pairs.length;
-        const count = reader.byte();
-        if (count === 0) throw malformed('a node without children');
-        const children: Uint8Array[] = [];
-        while (children.length < count) children.push(readNode(depth + 1));
-        if (shown.pairs.length === before) shown.hasIdleNode = true;
-        return nodeHash(children);
-      }
-      case 2:
-        return readPair();
-      default:
-        throw malformed('the tag of a node');
-    }
+    const tag = reader.byte();
+    if (tag === 0) return readHidden();
+    if (tag === 1) return readInner(() => readNode(depth + 1));
+    if (tag !== 2 && !(tag === 3 && hasTrees)) throw malformed('the tag of a node');
+    const key = readKey();
+    if (tag === 2) return readPart(key, hasTrees, () => readPair(key));
+    return versionsHash(key.bytes, readPart(key, true, () => readVersions(key, 0)));
+  }
+
+  /** A node of the tree over the versions of a key. */
+  function readVersions(key: KeyOfPair, depth: number): Uint8Array {
+    if (depth > MAX_VERSION_DEPTH) throw malformed('nodes nested too deep');
+    const tag = reader.byte();
+    if (tag === 0) return readHidden();
+    if (tag === 1) return readInner(() => readVersions(key, depth + 1));
+    if (tag !== 2) throw malformed('the tag of a node');
+    return readPart(key, false, () => readPair(key));
   }
 
   shown.top = readNode(0);

@@ -13,7 +13,7 @@ import {
 } from './hash.js';
 import type { ColeParams } from './params.js';
 import { Reader } from './reader.js';
-import { type KeyText, type Pair, type Shown, completeTop, readTree } from './tree.js';
+import { type KeyText, type Place, type Shown, completeTop, readTree } from './tree.js';
 
 /** A value, `null` if the key was deleted, and the block that set it. */
 export interface Version {
@@ -45,7 +45,7 @@ export function verifyCole(
   const encoded = new Map(keys.map(encodeKey).map((key) => [toHex(key) as KeyText, key]));
   const texts = [...encoded.keys()].sort();
   const asked = texts.map((text) => encoded.get(text)!);
-  const search = new Search(new Reader(proof), params.fanout, asked, range);
+  const search = new Search(new Reader(proof), params, asked, range);
   search.run(root);
   return keys.map((key) => search.versions.get(toHex(encodeKey(key)))!);
 }
@@ -62,7 +62,7 @@ class Search {
 
   constructor(
     private readonly reader: Reader,
-    private readonly fanout: number,
+    private readonly params: ColeParams,
     private readonly asked: readonly Uint8Array[],
     private readonly range: BlockRange,
   ) {
@@ -127,9 +127,9 @@ class Search {
       filter.check?.();
       return sourceHash(of, top, filter.top);
     }
-    const shown = readTree(this.reader, this.asked);
+    const shown = readTree(this.reader, this.asked, isRun && this.params.hasTrees);
     filter.check?.();
-    checkPairs(shown.pairs, of);
+    checkPlaces(shown.places, of);
     const closed = this.note(shown, rest);
     this.open = this.open.filter((key) => !closed.has(key));
     return sourceHash(of, shown.top, filter.top);
@@ -148,7 +148,7 @@ class Search {
     const places = [...new Set([...excluded].map(placeOf))].sort((a, b) => (a < b ? -1 : 1));
     const shown = new Map(places.map((place) => [place, this.reader.take(64)]));
     const leaves = [...shown].map(([place, block]) => [place, filterBlockHash(block)] as const);
-    const top = completeTop(this.reader, this.fanout, blocks, leaves);
+    const top = completeTop(this.reader, this.params.fanout, blocks, leaves);
     const open = this.open;
     const check = () => {
       for (const key of open) {
@@ -161,53 +161,70 @@ class Search {
     return { top, excluded, check };
   }
 
-  /** Takes the versions of some keys from the pairs, which show nothing else. Returns the keys whose search is over. */
-  private note({ pairs, gaps, hasIdleNode }: Shown, keys: readonly Asked[]): Set<Asked> {
+  /** Takes the versions of some keys from the places, which show nothing else. Returns the keys whose search is over. */
+  private note({ places, gaps, parts, hasIdleNode }: Shown, keys: readonly Asked[]): Set<Asked> {
     const needed = new Set<number>();
     const closed = new Set<Asked>();
     const { from, to } = this.range;
     for (const key of keys) {
-      // The first pairs after (key, from) and after (key, to).
-      const start = firstAfter(pairs, key.text, from);
-      const end = firstAfter(pairs, key.text, to);
+      // The first places after (key, from) and after (key, to).
+      const start = firstAfter(places, key.text, from);
+      const end = firstAfter(places, key.text, to);
       for (let at = start; at <= end; at++) {
         if (gaps.has(at)) throw missing('pairs next to those of a key');
       }
-      for (let at = Math.max(start - 1, 0); at <= end && at < pairs.length; at++) needed.add(at);
+      for (let at = Math.max(start - 1, 0); at <= end && at < places.length; at++) needed.add(at);
       const versions = this.versions.get(key.text)!;
-      for (let at = end - 1; at >= start; at--) versions.push(pairs[at]!);
-      const last = pairs[start - 1];
-      if (last?.key === key.text) {
-        versions.push(last);
+      for (let at = end - 1; at >= start; at--) {
+        const later = places[at]!.at;
+        if (typeof later === 'object') versions.push(later);
+      }
+      const last = places[start - 1];
+      if (last?.key === key.text && typeof last.at === 'object') {
+        versions.push(last.at);
         closed.add(key);
       }
     }
-    if (needed.size < pairs.length || hasIdleNode) throw unused();
+    const isIdle = ([first, last]: [number, number]) => {
+      for (let at = first; at <= last; at++) if (needed.has(at)) return false;
+      return true;
+    };
+    if (parts.some(isIdle) || hasIdleNode) throw unused();
     return closed;
   }
 }
 
-function checkPairs(pairs: readonly Pair[], { firstBlock, lastBlock }: Description): void {
-  pairs.forEach((pair, at) => {
-    if (at > 0 && !isAfter(pair, pairs[at - 1]!.key, pairs[at - 1]!.block)) {
-      throw malformed('pairs are out of order');
-    }
-    if (pair.block < firstBlock || pair.block > lastBlock) {
+function checkPlaces(places: readonly Place[], { firstBlock, lastBlock }: Description): void {
+  places.forEach(({ key, at }, number) => {
+    const before = places[number - 1];
+    if (before !== undefined && !isAscending(before, { key, at })) throw malformed('pairs are out of order');
+  });
+  for (const { at } of places) {
+    if (typeof at === 'object' && (at.block < firstBlock || at.block > lastBlock)) {
       throw malformed('a pair is of another block than its source has');
     }
-  });
+  }
 }
 
-function isAfter(pair: Pair, key: KeyText, block: bigint): boolean {
-  return pair.key === key ? pair.block > block : pair.key > key;
+function isAscending(before: Place, { key, at }: Place): boolean {
+  if (before.key !== key) return before.key < key;
+  if (before.at === 'end' || at === 'start') return false;
+  if (before.at === 'start' || at === 'end') return true;
+  return before.at.block < at.block;
 }
 
-/** The number of the first pair after (key, block), or their count. */
-function firstAfter(pairs: readonly Pair[], key: KeyText, block: bigint): number {
-  let [low, high] = [0, pairs.length];
+/** Whether a place is after the pair (key, block). */
+function isAfter(place: Place, key: KeyText, block: bigint): boolean {
+  if (place.key !== key) return place.key > key;
+  return place.at === 'end' || (place.at !== 'start' && place.at.block > block);
+}
+
+/** The number of the first place after (key, block), or their count. */
+function firstAfter(places: readonly Place[], key: KeyText, block: bigint): number {
+  let [low, high] = [0, places.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (isAfter(pairs[middle]!, key, block)) high = middle;
+    if (isAfter(places[middle]!, key, block)) high = middle;
     else low = middle + 1;
   }
   return low;
