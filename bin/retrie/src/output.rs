@@ -8,6 +8,7 @@ pub(crate) use report::{ReportArgs, command_line};
 pub(crate) use retrie_telemetry::grouped;
 
 use eyre::{Report, WrapErr};
+use flate2::{Compression, write::GzEncoder};
 use serde::Serialize;
 use std::{
     fmt::{Arguments, Display, Formatter},
@@ -91,7 +92,7 @@ fn stdout_failed(error: std::io::Error) -> Report {
     }
 }
 
-/// The target of a text. A file appears under its name only when all of it is written, so a full
+/// The target of a text. A file whose name ends in `.gz` is compressed. A file appears under its name only when all of it is written, so a full
 /// disk or an interruption leaves the old file intact.
 #[derive(Debug)]
 pub(crate) enum OutputTarget {
@@ -147,7 +148,13 @@ impl OutputTarget {
                 file.write_all(text).wrap_err_with(|| format!("writing {}", path.display()))
             }
             Self::File(path, mut beside) => {
-                let written = beside.write_all(text).and_then(|()| Ok(beside.persist(&path)?));
+                let written = if path.extension().is_some_and(|extension| extension == "gz") {
+                    let mut packed = GzEncoder::new(&mut beside, Compression::best());
+                    packed.write_all(text).and_then(|()| packed.finish().map(drop))
+                } else {
+                    beside.write_all(text)
+                };
+                let written = written.and_then(|()| Ok(beside.persist(&path)?));
                 written.map(drop).wrap_err_with(|| format!("writing {}", path.display()))
             }
         }

@@ -2,12 +2,13 @@
 
 use super::{BenchReport, BenchResult, LatencyPoint, SliceResult, words::number};
 use crate::latency::LatencyHistogram;
+use flate2::read::MultiGzDecoder;
 use retrie_pipeline::{
     replay::{BundleOutcome, PartSpec},
     report::{MachineSpread, MergeSummary, ReplayReport, ReplayResult},
 };
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, io::Read, path::Path, time::Duration};
 
 /// Why a file cannot be read as a report.
 #[derive(Debug, thiserror::Error)]
@@ -56,8 +57,8 @@ impl ReportDocument {
     /// Reads a report from a file.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ReportError::Io { file: file.clone(), source })?;
+        let text =
+            report_text(path).map_err(|source| ReportError::Io { file: file.clone(), source })?;
         Self::parse(&file, &text)
     }
 
@@ -81,6 +82,27 @@ impl ReportDocument {
         Ok(document)
     }
 }
+
+/// The text of a report's file, which may be compressed with gzip.
+pub fn report_text(path: &Path) -> std::io::Result<String> {
+    let bytes = std::fs::read(path)?;
+    let text = if bytes.starts_with(&GZIP) {
+        let mut text = Vec::new();
+        MultiGzDecoder::new(&bytes[..]).take(LARGEST + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > LARGEST {
+            return Err(std::io::Error::other("it holds more than a report can have: 1 GiB"));
+        }
+        text
+    } else {
+        bytes
+    };
+    String::from_utf8(text).map_err(|_| std::io::Error::other("it is no text"))
+}
+
+/// The first bytes of a gzip file (RFC 1952).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// The largest text of a report, so that a small file does not fill the memory.
+const LARGEST: u64 = 1 << 30;
 
 impl From<&BenchReport> for ReportDocument {
     fn from(report: &BenchReport) -> Self {

@@ -27,7 +27,7 @@ pub mod stats;
 mod variant;
 mod words;
 
-pub use document::{ReportDocument, ReportError};
+pub use document::{ReportDocument, ReportError, report_text};
 pub use outline::{FigureOutline, FigurePlot, FinishedStep, PlotAxis};
 pub use page::{figure_verdicts, page, picture};
 pub use words::percent;
@@ -174,6 +174,13 @@ pub struct BenchResult {
     /// Growth of allocated memory during the backend's turns, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<i64>,
+    /// Bytes of pages of the backend's files that were mapped and in memory at the end of its last
+    /// turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mapped_bytes: Option<u64>,
+    /// How often what was looked up was in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hit_rates: Option<HitRates>,
     /// Proofs of one key each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proofs: Vec<ProofResult>,
@@ -193,6 +200,20 @@ pub struct BenchResult {
     /// Number of the repetition, from 1, if the run was repeated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repetition: Option<u32>,
+}
+
+/// Shares of lookups that found what they wanted in memory, 0 to 1. Lookups of prefetches count too.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HitRates {
+    /// Of all lookups in the backend's caches and of single rows: what did not have to be read from
+    /// the tables.
+    pub all: f64,
+    /// Of the lookups in the backend's own caches; absent if it has none, or counts none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caches: Option<f64>,
+    /// Of the reads of single rows, those of rows that no fold had moved to the tables yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<f64>,
 }
 
 /// Rates of a store under an attack, relative to its rates on the baseline.

@@ -81,6 +81,7 @@ fn param(name: &str, value: &Value) -> String {
         "kind" | "attack" => text,
         "from" | "to" => format!("{words} block {text}"),
         "cache_mb" => format!("{text} MiB of cache"),
+        "memory_budget" => format!("{text} MiB of memory"),
         _ if SIZES.contains(&name) => format!("{text} {words}"),
         _ => format!("{words} {text}"),
     }

@@ -9,6 +9,7 @@ pub(crate) use payloads::PayloadArgs;
 use super::{
     contenders,
     measurement::{RaceMeasurement, ended, print_memory_limit},
+    memory::{MemoryArgs, raced},
     stores::state_cache,
 };
 use crate::{
@@ -24,7 +25,7 @@ use retrie_bench::{
     },
     clients::{BlockDelivery, ClientEntrant, ClientRace, ClientWorkload, SenderRecovery},
     memory::parse_size,
-    race::RaceTerms,
+    race::{MemoryTerms, RaceTerms},
 };
 use retrie_db::SyncMode;
 use std::{
@@ -59,8 +60,9 @@ pub(crate) struct ChainRaceArgs {
     /// Blocks measured [default: 300, 200 for new-payload, 1,000 for smallbank and kvstore].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(super) blocks: Option<u64>,
-    /// Transactions in each block, as long as they take less than 30 Mgas [default: 500, 200 swaps,
-    /// 100 for smallbank and kvstore, as many as fit for new-payload].
+    /// Transactions in each block, as long as they take less than 30 Mgas; more than 1428, which no
+    /// 30 Mgas hold, are taken whole [default: 500, 200 swaps, 100 for smallbank and kvstore, as many
+    /// as fit for new-payload].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(super) txs: Option<u64>,
     /// Blocks before the measured ones [default: a tenth of them].
@@ -93,13 +95,15 @@ pub(crate) struct ChainRaceArgs {
     /// Memory in MiB for rows that are committed but not yet folded into the tables; the caches of
     /// `mpt` (about 128 MiB) and `mpt-archive` (192 MiB) come on top [default: 1024; with
     /// --memory-limit the clients share half of it, less these fixed caches].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with = "memory_budget", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) cache_mb: Option<u32>,
     /// Cap memory at this size (512MB, 2GB) during the race, with the page cache, so that the state
     /// can be larger than memory. The cap uses a cgroup, or locks the rest of the machine's memory.
     /// All clients of a race are open at once and share it: a client raced alone has more.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", conflicts_with = "memory_budget", value_parser = parse_size)]
     memory_limit: Option<u64>,
+    #[command(flatten)]
+    pub(super) memory: MemoryArgs,
     /// How many blocks can be reverted; 0 disables undo.
     #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
     retention: u64,
@@ -348,32 +352,35 @@ impl ChainRaceArgs {
         let senders = SenderRaces::choose(self.senders, defaults.via)?;
         let workloads = self.workloads(defaults, genesis, keys);
         workloads.iter().try_for_each(ClientWorkload::check)?;
-        let terms = self.terms(&names)?;
+        let memories = self.memory.terms(out)?;
         let cache = state_cache(self.state_cache.clone());
         let mut measured = RaceMeasurement::on(defaults.name);
-        let mut variants = workloads
-            .iter()
-            .flat_map(|workload| senders.0.iter().map(move |senders| (workload, *senders)));
+        let mut variants = memories.iter().flat_map(|memory| {
+            let each = move |workload| senders.0.iter().map(move |one| (*memory, workload, *one));
+            workloads.iter().flat_map(each)
+        });
         let results = &mut measured.results;
-        let mut run = |workload: &ClientWorkload, senders: SenderRecovery| -> eyre::Result<()> {
-            let entrants = self.entrants(&names)?;
+        let mut run = |memory: MemoryTerms,
+                       workload: &ClientWorkload,
+                       senders: SenderRecovery|
+         -> eyre::Result<()> {
+            let terms = self.terms(&names, memory)?;
+            let entrants = self.entrants(&names, memory)?;
             table::print_terms(out, workload, senders, &terms, &entrants)?;
-            let root_maker = root_backend()?;
-            let memory_limit = self.memory_limit;
-            if let Some(limit) = memory_limit {
-                print_memory_limit(out, limit, entrants.len())?;
-            }
+            let memory_limit = self.print_memory_limit(out, memory, entrants.len())?;
             let race = ClientRace {
                 workload,
                 senders,
                 terms: &terms,
-                root_maker,
+                root_maker: root_backend()?,
                 cache: &cache,
                 memory_limit,
                 stop,
             };
             let mut progress = RaceProgress::counting(out.metrics(), defaults.name);
-            let raced = race.run(&entrants, &mut |step| progress.update(step));
+            let raced = raced(&entrants, memory, |group| {
+                race.run(group, &mut |step| progress.update(step))
+            });
             progress.finish();
             let mut raced = raced?;
             limit::compare(&cache, &mut raced);
@@ -383,27 +390,44 @@ impl ChainRaceArgs {
             let what = format!("{}, senders {senders}", workload.name);
             ended(&what, workload.slices, raced).and(printed)
         };
-        measured.ended = variants.try_for_each(|(workload, senders)| run(workload, senders));
+        measured.ended =
+            variants.try_for_each(|(memory, workload, senders)| run(memory, workload, senders));
         Ok(measured)
     }
 
-    fn terms(&self, names: &[String]) -> eyre::Result<RaceTerms> {
-        let fixed = self.entrants(names)?.into_iter().map(|one| one.backend.profile().cache_bytes);
-        let fixed: Vec<_> = fixed.collect();
-        let cache_mb = contenders::cache_mb(self.cache_mb, self.memory_limit, &fixed);
-        let cache_bytes = (cache_mb as usize) << 20;
+    /// The cap on memory in bytes of a race of `entrants` clients, if there is one; a limit that
+    /// they share is printed.
+    fn print_memory_limit(
+        &self,
+        out: &CommandOutput,
+        memory: MemoryTerms,
+        entrants: usize,
+    ) -> eyre::Result<Option<u64>> {
+        if let Some(limit) = self.memory_limit {
+            print_memory_limit(out, limit, entrants)?;
+        }
+        Ok(memory.cap(1).or(self.memory_limit))
+    }
+
+    fn terms(&self, names: &[String], memory: MemoryTerms) -> eyre::Result<RaceTerms> {
+        let entrants = self.entrants(names, memory)?;
+        let fixed: Vec<_> =
+            entrants.into_iter().map(|one| one.backend.profile().cache_bytes).collect();
+        let cache_bytes = contenders::cache_bytes(self.cache_mb, self.memory_limit, memory, &fixed);
+        let cache_bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
         Ok(RaceTerms {
             sync: self.sync,
             cache_bytes,
             retention: self.retention,
             read_threads: self.read_ahead,
+            memory,
         })
     }
 
     /// The clients, made anew for each race: a backend may cache nodes of the race before.
-    fn entrants(&self, names: &[String]) -> eyre::Result<Vec<ClientEntrant>> {
+    fn entrants(&self, names: &[String], memory: MemoryTerms) -> eyre::Result<Vec<ClientEntrant>> {
         let entrant = |name: &String| {
-            let backend = contenders::backend(name, self.hash, &self.backend_args)?;
+            let backend = contenders::backend(name, self.hash, &self.backend_args, memory)?;
             Ok(ClientEntrant { name: name.clone(), backend })
         };
         names.iter().map(entrant).collect()

@@ -24,7 +24,8 @@ pub(crate) struct MakeChainArgs {
     /// Number of blocks after genesis. The first few deploy contracts.
     #[arg(long, value_name = "N", default_value_t = 300)]
     blocks: u64,
-    /// Transactions in each block, as long as they take less than 30 Mgas.
+    /// Transactions in each block, as long as they take less than 30 Mgas; more than 1428, which no
+    /// 30 Mgas hold, are taken whole.
     #[arg(long, value_name = "N", default_value_t = 120, conflicts_with = "gas_target")]
     txs: u64,
     /// Fill blocks to about this much gas instead, at most 1000000000. Above 30000000 the gas limit

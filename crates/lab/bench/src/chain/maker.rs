@@ -5,7 +5,7 @@ use super::{
     genesis::genesis_json,
     plan::{DeployPlanner, PlannedCall, receiver},
     preloaded::PreloadPlanner,
-    recipe::GAS_TARGET,
+    recipe::{GAS_TARGET, MAX_CALL_GAS, MOST_TRANSFERS},
     sign::ChainSender,
 };
 use crate::random::derive;
@@ -314,6 +314,7 @@ impl ChainMaker {
         // every call fits. With a gas target, the sum may reach twice the block's limit, because
         // the calls use less than their limits.
         let (wanted, most) = match self.recipe.fill {
+            BlockFill::Transactions(count) if count > MOST_TRANSFERS => (count, limit),
             BlockFill::Transactions(count) => (count.min(by_gas(GAS_TARGET)), limit),
             BlockFill::Gas(target) => (by_gas(target), 2 * limit),
         };
@@ -470,9 +471,6 @@ fn load(
         false => Ok(loaded?),
     }
 }
-
-/// Above the gas limit of any call of the mix.
-const MAX_CALL_GAS: u64 = 400_000;
 
 /// Estimated mean gas of a transaction of the mix, for the first block of the mix.
 fn typical_gas(recipe: &ChainRecipe) -> u64 {

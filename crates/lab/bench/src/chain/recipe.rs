@@ -6,6 +6,12 @@ use std::{fmt, str::FromStr, sync::Arc};
 /// Gas target of blocks: half of their limit, so the base fee stays constant. It is mainnet's of
 /// 2026, unless a recipe has a larger one.
 pub(crate) const GAS_TARGET: u64 = 30_000_000;
+/// Most transfers of ether, of 21,000 gas, in [`GAS_TARGET`].
+pub(crate) const MOST_TRANSFERS: u64 = GAS_TARGET / 21_000;
+/// Largest gas limit of a call of any mix, with its access list.
+pub(crate) const MAX_CALL_GAS: u64 = 400_000;
+/// Largest number of transactions of a block, which are planned and signed in memory.
+const MAX_TRANSACTIONS: u64 = 100_000;
 /// Largest gas target: the transactions of a block are planned and signed in memory.
 const MAX_GAS_TARGET: u64 = 1_000_000_000;
 /// Largest number of receivers. More do not fit on a usual disk.
@@ -79,13 +85,14 @@ impl ChainRecipe {
         preload: None,
     };
 
-    /// Gas limit of every block: twice the gas target, and at least mainnet's.
+    /// Gas limit of every block: twice the gas target, and at least mainnet's; what that many of the
+    /// largest calls take, if mainnet's target holds no such number of transfers.
     pub(crate) fn gas_limit(&self) -> u64 {
-        let target = match self.fill {
-            BlockFill::Gas(target) => target.max(GAS_TARGET),
-            BlockFill::Transactions(_) => GAS_TARGET,
-        };
-        2 * target
+        match self.fill {
+            BlockFill::Gas(target) => 2 * target.max(GAS_TARGET),
+            BlockFill::Transactions(count) if count > MOST_TRANSFERS => count * MAX_CALL_GAS,
+            BlockFill::Transactions(_) => 2 * GAS_TARGET,
+        }
     }
 
     /// # Errors
@@ -94,6 +101,9 @@ impl ChainRecipe {
         let refuse = |what: &str| Err(MakeChainError::Recipe { what: what.into() });
         match self.fill {
             BlockFill::Transactions(0) => return refuse("a block needs one transaction at least"),
+            BlockFill::Transactions(count) if count > MAX_TRANSACTIONS => {
+                return refuse("a block has 100,000 transactions at most");
+            }
             BlockFill::Gas(target) if !(21_000..=MAX_GAS_TARGET).contains(&target) => {
                 return refuse("the gas target lies between 21000 and 1 billion");
             }
@@ -143,7 +153,8 @@ pub enum ChainFork {
 /// How full blocks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockFill {
-    /// This many transactions, or fewer where they would take more than 30 Mgas.
+    /// This many transactions, or fewer where they would take more than 30 Mgas. More than 1,428,
+    /// which 30 Mgas never hold, are taken whole.
     Transactions(u64),
     /// About this much gas, estimated from the previous block.
     Gas(u64),
@@ -301,6 +312,7 @@ mod tests {
         let keys = |reads, inserts, zipf| KeyChoice { reads, inserts, zipf };
         for wrong in [
             ChainRecipe { fill: BlockFill::Transactions(0), ..good() },
+            ChainRecipe { fill: BlockFill::Transactions(MAX_TRANSACTIONS + 1), ..good() },
             ChainRecipe { fill: BlockFill::Gas(MAX_GAS_TARGET + 1), ..good() },
             ChainRecipe { fill: BlockFill::Gas(20_999), ..good() },
             ChainRecipe { mix: TransactionMix::NOTHING, ..good() },

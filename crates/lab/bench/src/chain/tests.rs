@@ -1,7 +1,8 @@
 //! Tests of generated chains: determinism, the contracts, the mix, the files.
 
 use super::{
-    BlockFill, ChainMaker, ChainRecipe, MakeChainError, TransactionMix,
+    BlockFill, ChainMaker, ChainRecipe, ContractSet, GenesisPreload, MakeChainError,
+    TransactionMix,
     contracts::{IRouter, IToken},
     plan::{ContractAddresses, PlannedCall, call, receiver},
     write_chain,
@@ -39,6 +40,18 @@ fn maker(recipe: ChainRecipe) -> ChainMaker {
 
 fn blocks(maker: &mut ChainMaker, count: usize) -> Vec<RecoveredBlock> {
     (0..count).map(|_| maker.next_block().unwrap()).collect()
+}
+
+/// Once no block had more than 1,428: 20,000 a block, as in LVMT's runs, were not what was measured.
+#[test]
+fn more_transactions_than_30_mgas_hold_are_taken_whole() {
+    let fill = BlockFill::Transactions(1500);
+    let mix = TransactionMix { transfers: 1, ..TransactionMix::NOTHING };
+    let preload =
+        GenesisPreload { senders: 100, contracts: ContractSet::own().into(), empty_ledgers: false };
+    let recipe = ChainRecipe { fill, mix, preload: Some(preload), ..SMALL };
+    let blocks = blocks(&mut maker(recipe), 2);
+    assert!(blocks.iter().all(|block| block.body().transactions.len() == 1500));
 }
 
 #[test]

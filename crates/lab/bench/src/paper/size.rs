@@ -129,9 +129,10 @@ fn on_a_laptop(mut setup: ExperimentSetup) -> ExperimentSetup {
             }
             at_most(pairs, laptop::PAIRS);
         }
-        ExperimentSetup::Chain { accounts, senders, txs, .. } => {
+        ExperimentSetup::Chain { accounts, senders, txs, txs_per_block, .. } => {
             at_most(accounts, laptop::KEYS);
-            at_most(txs, laptop::TXS);
+            // Ten blocks at least.
+            at_most(txs, laptop::TXS.max(10 * txs_per_block.unwrap_or(0)));
             at_most(senders, laptop::SENDERS);
         }
         ExperimentSetup::SmallBank { blocks, memory_pairs, .. }

@@ -18,7 +18,7 @@ mod tests;
 
 pub use error::MergeError;
 
-use super::ReportError;
+use super::{ReportError, report_text};
 use retrie_pipeline::{
     replay::PartSpec,
     report::{ReplayPart, ReplayReport},
@@ -40,8 +40,8 @@ impl PartReport {
     /// If the file cannot be read, is not a report, or not the report of a part.
     pub fn read(path: &Path) -> Result<Self, MergeError> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ReportError::Io { file: file.clone(), source })?;
+        let text =
+            report_text(path).map_err(|source| ReportError::Io { file: file.clone(), source })?;
         Self::parse(&file, &text)
     }
 

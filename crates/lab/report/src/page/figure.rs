@@ -118,7 +118,10 @@ impl<'d> FigureSection<'d> {
             section id=(self.id(number)) data-figure=(outline.name) {
                 h2 { (self.title()) }
                 p { (outline.caption) "." }
-                p class="verdict" { (capital(&self.verdict())) }
+                // Only a paper states what could be reproduced.
+                @if self.document.report.paper.is_some() {
+                    p class="verdict" { (capital(&self.verdict())) }
+                }
                 @for command in &outline.commands { pre { code { (command) } } }
                 @for story in &self.stories {
                     @if self.stories.len() > 1 { h3 { (story.title()) } }

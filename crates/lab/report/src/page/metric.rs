@@ -8,13 +8,14 @@ use crate::BenchResult;
 pub(super) struct MetricName<'m>(pub(super) &'m str);
 
 /// Metrics that do not depend on the speed of the machine.
-const COUNTS: [&str; 12] = [
+const COUNTS: [&str; 13] = [
     "read amplification",
     "write amplification",
     "read bytes",
     "write bytes",
     "read and write bytes",
     "rows written",
+    "hit rate",
     "proof bytes",
     "proof hashes",
     "chunks",
@@ -54,8 +55,10 @@ pub(super) struct ResultCompany<'c, 'd> {
 impl<'m> MetricName<'m> {
     /// Whether a larger value is better.
     pub(super) fn more_is_better(self) -> bool {
-        matches!(self.0, "tps" | "ops_per_s" | WRITES_OVER_READS | LONGEST_OVER_ASYNCHRONOUS)
-            || self.0.starts_with("ratio to ")
+        matches!(
+            self.0,
+            "tps" | "ops_per_s" | "hit rate" | WRITES_OVER_READS | LONGEST_OVER_ASYNCHRONOUS
+        ) || self.0.starts_with("ratio to ")
     }
 
     /// Whether values of two machines compare: ratios and counts do, times do not.
@@ -133,6 +136,7 @@ impl<'m> MetricName<'m> {
             "max ms" => ms(own.max_us),
             "disk MiB" => known(own.disk_bytes as f64 / MIB),
             "memory MiB" => Some(own.memory_bytes? as f64 / MIB),
+            "hit rate" => Some(own.hit_rates?.all),
             "query us" => Some(proof()?.made.p50_us as f64),
             "verify us" => Some(proof()?.verified.p50_us as f64),
             "proof bytes" => Some(proof()?.bytes.p50 as f64),

@@ -7,7 +7,7 @@ use maud::{Markup, PreEscaped, html};
 type RawColumn = (&'static str, fn(&BenchResult) -> Option<f64>, usize);
 
 /// Title, figure and number of decimals.
-const COLUMNS: [RawColumn; 22] = [
+const COLUMNS: [RawColumn; 26] = [
     ("operations", |r| Some(r.ops as f64), 0),
     ("seconds", |r| Some(r.seconds), 3),
     ("ops/s", |r| Some(r.ops_per_s), 0),
@@ -30,6 +30,10 @@ const COLUMNS: [RawColumn; 22] = [
     ("other s", |r| Some(r.breakdown?.other), 3),
     ("disk bytes", |r| known(r.disk_bytes), 0),
     ("peak RSS bytes", |r| known(r.peak_rss_bytes), 0),
+    ("mapped bytes", |r| known(r.mapped_bytes?), 0),
+    ("hit rate", |r| Some(r.hit_rates?.all), 3),
+    ("of caches", |r| r.hit_rates?.caches, 3),
+    ("of rows", |r| r.hit_rates?.rows, 3),
 ];
 
 /// Bytes, if they were measured.

@@ -176,6 +176,7 @@ impl<'d> WorkloadSection<'d> {
             "smallbank" => "SmallBank".into(),
             "kvstore" => "Key-value store (YCSB)".into(),
             "provenance" => "Provenance queries".into(),
+            "witness" => "Blocks without a state".into(),
             "sync" => "State synchronisation".into(),
             "trees" => "Search trees in memory".into(),
             "locality" => "Merkle trees in flat files".into(),
@@ -212,6 +213,10 @@ impl<'d> WorkloadSection<'d> {
             "smallbank" => "Transfers between accounts that contracts keep, as in Blockbench.",
             "kvstore" => "Reads and writes of a contract's storage, as YCSB makes them.",
             "provenance" => "All values that a key had in the latest blocks, with proofs.",
+            "witness" => {
+                "What a verifier without a state needs to execute a block and to compute the root after \
+                 it."
+            }
             "sync" => "A new peer fetches the state from others, some of which may lie.",
             "replay" => {
                 "Blocks executed, committed and checked on a fresh store of each backend. Each block \

@@ -1,6 +1,6 @@
 //! Continues a stopped run from its JSON file.
 
-use retrie_report::BenchReport;
+use retrie_report::{BenchReport, report_text};
 use std::{
     io::ErrorKind,
     path::{Path, PathBuf},
@@ -26,7 +26,7 @@ pub(super) fn resumed(
     file: &Path,
     fresh: &BenchReport,
 ) -> Result<Option<BenchReport>, ResumeError> {
-    let text = match std::fs::read_to_string(file) {
+    let text = match report_text(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|source| ResumeError::Io { file: file.into(), source })?,
     };
@@ -55,20 +55,21 @@ pub(super) fn resumed(
     Ok(Some(report))
 }
 
-/// The words of a command line that decide what a repetition measures: all but `--resume` and
-/// `--repeat N`, so that a finished run can be repeated more often.
+/// The words of a command line that decide what a repetition measures: not where it is written, nor
+/// `--repeat`, so that a finished run can be repeated more often.
 fn arguments(command: &str) -> impl Iterator<Item = &str> {
+    const WITH_VALUE: [&str; 3] = ["--repeat", "--json", "--report"];
     let mut words = command.split_whitespace().skip(1);
     std::iter::from_fn(move || {
         loop {
             let word = words.next()?;
-            match word {
-                "--resume" => {}
-                "--repeat" => {
+            let (flag, value) = word.split_once('=').map_or((word, None), |(f, v)| (f, Some(v)));
+            if WITH_VALUE.contains(&flag) {
+                if value.is_none() {
                     words.next();
                 }
-                _ if word.starts_with("--repeat=") => {}
-                _ => return Some(word),
+            } else if word != "--resume" {
+                return Some(word);
             }
         }
     })
@@ -97,7 +98,7 @@ mod tests {
         std::fs::write(&file, serde_json::to_string(&stopped).unwrap()).unwrap();
         let found = resumed(&file, &ours).unwrap().unwrap();
         assert_eq!((found.results.len(), found.complete), (2, false));
-        let more = report("retrie bench paper lvmt --repeat 5 --json run.json --resume");
+        let more = report("retrie bench paper lvmt --repeat 5 --json=./run.json --resume");
         let found = resumed(&file, &more).unwrap().unwrap();
         assert_eq!((found.results.len(), found.command), (2, more.command));
         let other = report("retrie bench paper cole --json run.json --resume");

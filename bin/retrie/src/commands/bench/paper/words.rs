@@ -54,7 +54,9 @@ pub(super) fn words(setup: &ExperimentSetup, backends: &[&str]) -> Vec<String> {
                 flag("zipf", &0.99);
             }
             if let Some(cache_mb) = cache_mb {
-                flag("cache-mb", &cache_mb);
+                flag("memory-budget", &format!("{cache_mb}MB"));
+                // With a prefetch nearly all lookups of the execution would be hits.
+                flag("read-ahead", &0);
             }
             if let Some(blocks) = merge_interval {
                 flag("lmpt.merge-interval", &blocks);
@@ -158,6 +160,9 @@ pub(super) fn words(setup: &ExperimentSetup, backends: &[&str]) -> Vec<String> {
                 flag("seeds", &seeds);
             }
         }
+    }
+    if matches!(setup, ExperimentSetup::Chain { cache_mb: Some(_), .. }) {
+        words.push("--unbounded-pages".into());
     }
     if !backends.is_empty() {
         words.extend(["--backends".into(), backends.join(",")]);
