@@ -23,12 +23,14 @@ use std::path::Path;
 pub struct Bavl {
     identity: BackendIdentity,
     most: ChunkEntries,
+    /// Memory for the upper nodes of older trees, in bytes.
+    compacted: u64,
 }
 
 /// Number of latest blocks whose trees are kept complete. A tree shares unchanged nodes with its
 /// parent's.
 const CACHES_KEPT: usize = 16;
-/// Memory for the upper nodes of older trees, in bytes: about 200 KiB for a block that changes a
+/// Default memory for the upper nodes of older trees, in bytes: about 200 KiB for a block that changes a
 /// thousand chunks.
 const COMPACTED_BYTES: u64 = 64 << 20;
 /// Memory for trees, in bytes. A tree takes about 4 bytes per entry at 256 entries per chunk: this
@@ -51,7 +53,14 @@ impl Bavl {
     pub fn new(most: ChunkEntries) -> Self {
         let plain = BackendIdentity::plain(NAME, VERSION, HashId::Blake2b256);
         let identity = BackendIdentity { layout: most.stamp(), ..plain };
-        Self { identity, most }
+        Self { identity, most, compacted: COMPACTED_BYTES }
+    }
+
+    /// The same backend, with at most `bytes` for the compacted structures of older blocks: fewer of
+    /// them are kept, and the others are opened again when they are read.
+    #[must_use]
+    pub fn with_compacted_bytes(self, bytes: u64) -> Self {
+        Self { compacted: bytes.min(COMPACTED_BYTES), ..self }
     }
 
     /// Upper bound of entries per chunk.
@@ -102,7 +111,7 @@ impl Backend for Bavl {
             empty_root: hash::root(self.most.get(), &hash::no_entries()),
             proofs: true,
             absence_proofs: true,
-            cache_bytes: TREE_BYTES + COMPACTED_BYTES,
+            cache_bytes: TREE_BYTES + self.compacted,
             ..BackendProfile::default()
         }
     }
@@ -201,6 +210,6 @@ impl CacheCompaction for Bavl {
     }
 
     fn compacted_cache_bytes(&self) -> u64 {
-        COMPACTED_BYTES
+        self.compacted
     }
 }

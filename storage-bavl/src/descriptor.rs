@@ -115,7 +115,11 @@ mod registration {
                 }
             }
         };
-        Ok(Arc::new(Bavl::new(entries)))
+        let bavl = Bavl::new(entries);
+        Ok(Arc::new(match making.flags.cache_bytes() {
+            Some(bytes) => bavl.with_compacted_bytes(bytes),
+            None => bavl,
+        }))
     }
 
     fn advice(error: &MakeError) -> Option<&'static str> {

@@ -27,12 +27,14 @@ pub struct Lmpt {
     identity: BackendIdentity,
     params: LmptParams,
     merges: MergeRegistry,
+    /// Memory for compacted structures of older blocks, in bytes.
+    compacted: u64,
 }
 
 /// Structures of durable blocks that are kept whole. Each shares with its parent's structure what
 /// the block did not change. After blocks with thousands of changed keys each takes some megabytes.
 const CACHES_KEPT: usize = 16;
-/// Memory for compacted structures of older blocks, in bytes.
+/// Default memory for compacted structures of older blocks, in bytes.
 const COMPACTED_BYTES: u64 = 192 << 20;
 /// Bytes of a key that a block changes: its leaf, and the branches above it that belong to the
 /// block alone.
@@ -53,7 +55,15 @@ impl Lmpt {
         let params = params.checked()?;
         let plain = BackendIdentity::plain(NAME, VERSION, HashId::Keccak256);
         let identity = BackendIdentity { layout: params.stamp(), ..plain };
-        Ok(Self { identity, params, merges: MergeRegistry::default() })
+        let merges = MergeRegistry::default();
+        Ok(Self { identity, params, merges, compacted: COMPACTED_BYTES })
+    }
+
+    /// The same backend, with at most `bytes` for the compacted structures of older blocks: fewer of
+    /// them are kept, and the others are opened again when they are read.
+    #[must_use]
+    pub fn with_compacted_bytes(self, bytes: u64) -> Self {
+        Self { compacted: bytes.min(COMPACTED_BYTES), ..self }
     }
 
     /// Its parameters.
@@ -76,7 +86,7 @@ impl Backend for Lmpt {
             empty_root: empty_root(),
             proofs: true,
             absence_proofs: true,
-            cache_bytes: layers.saturating_add(UPPER_BYTES + COMPACTED_BYTES),
+            cache_bytes: layers.saturating_add(UPPER_BYTES + self.compacted),
             ..BackendProfile::default()
         }
     }
@@ -200,6 +210,6 @@ impl CacheCompaction for Lmpt {
     }
 
     fn compacted_cache_bytes(&self) -> u64 {
-        COMPACTED_BYTES
+        self.compacted
     }
 }

@@ -137,7 +137,11 @@ mod registration {
                 wanted
             }
         };
-        Ok(Arc::new(Lmpt::new(params).map_err(MakeError::backend)?))
+        let lmpt = Lmpt::new(params).map_err(MakeError::backend)?;
+        Ok(Arc::new(match making.flags.cache_bytes() {
+            Some(bytes) => lmpt.with_compacted_bytes(bytes),
+            None => lmpt,
+        }))
     }
 
     /// `params` with the flags that were given.

@@ -3,8 +3,8 @@
 use crate::{
     TrieHash, audit, block_witness,
     ethereum::{
-        self, AccountDelta, BulkLayout, EarlyTries, TrieCache, by_account, chunks, decode_account,
-        merge_nodes, ranges, refuse_orphan, slot_items,
+        self, AccountDelta, BulkLayout, CacheRoom, EarlyTries, TrieCache, by_account, chunks,
+        decode_account, merge_nodes, ranges, refuse_orphan, slot_items,
     },
     leaf,
     trie::{self, LeafSorter, LeafUpdate, RowChange, RowPlace, RowRecorder, RowSource, Trie},
@@ -17,11 +17,11 @@ use rayon::prelude::*;
 use retrie_state::{
     AccountKey, AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend,
     BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile, BulkSink,
-    ChunkId, ChunkServer, HashId, KeyForm, KeyRange, NodeRead, NodeWrite, OpenedChunk,
-    PartialState, PartialTree, Prefetcher, ProofError, RangeFormat, RangeServer, RowTable,
-    ScanDirection, StateChange, StateChunks, StateError, StateRanges, StateValue, WitnessAudit,
-    WitnessMaker, WitnessRequest, WitnessSupport, compare_rows, descriptor::WitnessResult, flat,
-    prefix_end,
+    CacheLookups, ChunkId, ChunkServer, HashId, KeyForm, KeyRange, NodeRead, NodeWrite,
+    OpenedChunk, PartialState, PartialTree, Prefetcher, ProofError, RangeFormat, RangeServer,
+    RowTable, ScanDirection, StateChange, StateChunks, StateError, StateRanges, StateValue,
+    WitnessAudit, WitnessMaker, WitnessRequest, WitnessSupport, compare_rows,
+    descriptor::WitnessResult, flat, prefix_end,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -34,6 +34,7 @@ pub const STORAGE_NODES: RowTable = RowTable::new(0x11, "MptStorageNodes");
 #[derive(Debug)]
 pub struct Mpt {
     identity: BackendIdentity,
+    room: Arc<CacheRoom>,
 }
 
 impl Default for Mpt {
@@ -44,8 +45,18 @@ impl Default for Mpt {
 
 impl Mpt {
     /// The backend. It has no parameters.
-    pub const fn new() -> Self {
-        Self { identity: BackendIdentity::plain("mpt", 1, HashId::Keccak256) }
+    pub fn new() -> Self {
+        Self::in_room(CacheRoom::default())
+    }
+
+    /// As [`new`](Self::new), with at most `bytes` of branches in memory.
+    pub fn with_cache(bytes: u64) -> Self {
+        Self::in_room(CacheRoom::within(Some(bytes)))
+    }
+
+    fn in_room(room: CacheRoom) -> Self {
+        let identity = BackendIdentity::plain("mpt", 1, HashId::Keccak256);
+        Self { identity, room: room.into() }
     }
 
     /// The nodes of the EIP-1186 proof of the account `owner` and of some of its slots, for
@@ -287,12 +298,13 @@ impl Backend for Mpt {
             binary_root: false,
             ethereum_state_only: true,
             needs_codes: false,
-            cache_bytes: TrieCache::<()>::MAX_BYTES,
+            cache_bytes: self.room.bytes(),
         }
     }
 
     fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<MptCache, StateError> {
-        Ok(TrieCache::new(accounts(view).trie(())?.unwrap_or_default()))
+        let accounts = accounts(view).trie(())?.unwrap_or_default();
+        Ok(TrieCache::new(accounts, self.room.clone()))
     }
 
     fn apply(
@@ -368,6 +380,10 @@ impl Backend for Mpt {
         let Some(rebuilt) = rebuilt else { return Ok(()) };
         compare_rows(ACCOUNT_NODES, view, rebuilt, report)?;
         compare_rows(STORAGE_NODES, view, rebuilt, report)
+    }
+
+    fn cache_lookups(&self) -> CacheLookups {
+        self.room.lookups().lookups()
     }
 
     fn extensions(&self) -> BackendExtensions<'_> {

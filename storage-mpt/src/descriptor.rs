@@ -64,12 +64,12 @@ pub use registration::BACKENDS;
 
 #[cfg(feature = "std")]
 mod registration {
-    use crate::{Mpt, MptArchive, PrunedMpt, TrieHash};
+    use crate::{Mpt, MptArchive, PrunedMpt, TrieHash, archive::DEFAULT_CACHE};
     use retrie_state::{
         AnyBackend, HashId,
         descriptor::{
-            BackendDescriptor, BackendFlag, ConstructorInput, FlagArgument, HashVariant, MakeError,
-            StorePurpose,
+            BackendDescriptor, BackendFlag, ConstructorInput, FlagArgument, FlagValues,
+            HashVariant, MakeError, StorePurpose,
         },
     };
     use std::sync::Arc;
@@ -84,6 +84,11 @@ mod registration {
         default: None,
         takes: FlagArgument::Nothing,
     };
+
+    /// The limit of caches that flags set, or the default.
+    fn cache_bytes(flags: &FlagValues) -> u64 {
+        flags.cache_bytes().unwrap_or(DEFAULT_CACHE)
+    }
 
     fn archive(with: TrieHash) -> Arc<dyn AnyBackend> {
         Arc::new(MptArchive::new(with))
@@ -108,7 +113,11 @@ mod registration {
                 });
             }
         };
-        Ok(if prunes { Arc::new(PrunedMpt::new(with)) } else { archive(with) })
+        let bytes = cache_bytes(making.flags);
+        Ok(match prunes {
+            true => Arc::new(PrunedMpt::with_cache(with, bytes)),
+            false => Arc::new(MptArchive::with_cache(with, bytes)),
+        })
     }
 
     fn advice(error: &MakeError) -> Option<&'static str> {
@@ -126,7 +135,12 @@ mod registration {
         BackendDescriptor::plain(
             "mpt",
             "Ethereum's trie, latest state, nodes by path",
-            |_| Ok(Arc::new(Mpt::new())),
+            |making| {
+                Ok(Arc::new(match making.flags.cache_bytes() {
+                    Some(bytes) => Mpt::with_cache(bytes),
+                    None => Mpt::new(),
+                }))
+            },
             || Arc::new(Mpt::new()),
             ["#0072b2", "#4ba3dd"],
         ),
@@ -151,7 +165,6 @@ mod registration {
     #[cfg(test)]
     mod tests {
         use super::*;
-        use retrie_state::descriptor::FlagValues;
         use std::path::Path;
 
         fn made(prune: bool, stamped: Option<&str>) -> Result<&'static str, MakeError> {

@@ -30,8 +30,9 @@ use rayon::prelude::*;
 use retrie_state::{
     AccountKey, AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend,
     BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile, BackendStats,
-    BulkSink, NodeRead, NodeWrite, ProofError, RowTable, StateChange, StateError, StateValue,
-    WitnessMaker, WitnessRequest, WitnessSupport, compare_rows, descriptor::WitnessResult,
+    BulkSink, CacheLookups, NodeRead, NodeWrite, ProofError, RowTable, StateChange, StateError,
+    StateValue, WitnessMaker, WitnessRequest, WitnessSupport, compare_rows,
+    descriptor::WitnessResult,
 };
 use std::{fmt, path::Path};
 
@@ -302,6 +303,10 @@ impl Backend for PrunedMpt {
         let Some(rebuilt) = rebuilt else { return Ok(()) };
         compare_rows(PRUNED_NODES, view, rebuilt, report)?;
         compare_rows(PRUNED_KEYS, view, rebuilt, report)
+    }
+
+    fn cache_lookups(&self) -> CacheLookups {
+        self.states.lookups.lookups()
     }
 
     fn extensions(&self) -> BackendExtensions<'_> {

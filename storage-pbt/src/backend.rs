@@ -9,20 +9,21 @@ use crate::{
     load,
     page::{NODES, STORAGE_NODES},
     prefetch, prove,
-    state::{PbtState, StateTrees},
+    state::{PageRoom, PbtState, StateTrees},
     stem::STEMS,
     verify, witness,
 };
 use alloy_primitives::{B256, Bytes, keccak256};
 use retrie_state::{
     AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions, BackendIdentity,
-    BackendKey, BackendProfile, BulkSink, CodePart, CodeProofs, NodeRead, NodeWrite, Prefetcher,
-    ProofError, StateError, StateValue, WitnessMaker, WitnessRequest, WitnessSupport, compare_rows,
-    descriptor::WitnessResult, flat,
+    BackendKey, BackendProfile, BulkSink, CacheLookups, CodePart, CodeProofs, NodeRead, NodeWrite,
+    Prefetcher, ProofError, StateError, StateValue, WitnessMaker, WitnessRequest, WitnessSupport,
+    compare_rows, descriptor::WitnessResult, flat,
 };
 use std::{
     collections::{BTreeMap, HashMap},
     path::Path,
+    sync::Arc,
 };
 
 /// The partitioned binary tree, latest state only.
@@ -30,12 +31,19 @@ use std::{
 pub struct Pbt {
     identity: BackendIdentity,
     hash: TreeHash,
+    room: Arc<PageRoom>,
 }
 
 impl Pbt {
     /// The backend, with this hash function.
-    pub const fn new(hash: TreeHash) -> Self {
-        Self { identity: BackendIdentity::plain(NAME, VERSION, hash.id()), hash }
+    pub fn new(hash: TreeHash) -> Self {
+        Self::within(hash, None)
+    }
+
+    /// As [`new`](Self::new), with at most `bytes` of pages in memory, or as many as by default.
+    pub fn within(hash: TreeHash, bytes: Option<u64>) -> Self {
+        let identity = BackendIdentity::plain(NAME, VERSION, hash.id());
+        Self { identity, hash, room: PageRoom::within(bytes).into() }
     }
 
     /// The hash function of the tree.
@@ -80,12 +88,12 @@ impl Backend for Pbt {
             binary_root: matches!(self.hash, TreeHash::Blake3),
             ethereum_state_only: true,
             needs_codes: true,
-            cache_bytes: PbtState::MAX_BYTES,
+            cache_bytes: self.room.bytes(),
         }
     }
 
     fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<PbtState, StateError> {
-        PbtState::open(self.hash, view)
+        PbtState::open(self.hash, view, self.room.clone())
     }
 
     fn apply(
@@ -140,6 +148,10 @@ impl Backend for Pbt {
             compare_rows(table, view, rebuilt, report)?;
         }
         Ok(())
+    }
+
+    fn cache_lookups(&self) -> CacheLookups {
+        self.room.lookups().lookups()
     }
 
     fn extensions(&self) -> BackendExtensions<'_> {

@@ -68,30 +68,34 @@ mod registration {
     use super::NAME;
     use crate::{Pbt, hash::TreeHash};
     use retrie_state::{
-        HashId,
-        descriptor::{BackendDescriptor, HashVariant},
+        AnyBackend, HashId,
+        descriptor::{BackendDescriptor, ConstructorInput, HashVariant},
     };
     use std::sync::Arc;
+
+    fn made(hash: TreeHash, making: &ConstructorInput<'_>) -> Arc<dyn AnyBackend> {
+        Arc::new(Pbt::within(hash, making.flags.cache_bytes()))
+    }
 
     /// `pbt`.
     pub static BACKENDS: &[BackendDescriptor] = &[BackendDescriptor {
         hashes: &[
             HashVariant {
                 hash: HashId::Keccak256,
-                make: |_| Ok(Arc::new(Pbt::new(TreeHash::Keccak256))),
+                make: |making| Ok(made(TreeHash::Keccak256, making)),
                 small: || Arc::new(Pbt::new(TreeHash::Keccak256)),
             },
             #[cfg(feature = "algebraic")]
             HashVariant {
                 hash: HashId::Poseidon2,
-                make: |_| Ok(Arc::new(Pbt::new(TreeHash::Poseidon2))),
+                make: |making| Ok(made(TreeHash::Poseidon2, making)),
                 small: || Arc::new(Pbt::new(TreeHash::Poseidon2)),
             },
         ],
         ..BackendDescriptor::plain(
             NAME,
             "Ethereum's next tree: partitioned binary, EIP-8297",
-            |_| Ok(Arc::new(Pbt::default())),
+            |making| Ok(made(TreeHash::Blake3, making)),
             || Arc::new(Pbt::default()),
             ["#8a5a00", "#d9a441"],
         )

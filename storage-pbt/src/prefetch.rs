@@ -59,6 +59,7 @@ fn walk(
         let page = match page.or_else(|| state.ahead().get(place, &path)) {
             Some(page) => page,
             None => {
+                state.ahead().missed(&path);
                 let page = place.load(hash, view, &path)?;
                 state.ahead().insert(place, page.clone());
                 page

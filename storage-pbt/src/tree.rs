@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 /// Number of items from which threads share the work.
 const PARALLEL_ITEMS: usize = 32;
-/// Pages with paths of at most so many nibbles stay in memory.
-const KEPT_NIBBLES: u8 = 4;
+/// Pages with paths of at most so many nibbles stay in memory, by default.
+pub(crate) const KEPT_NIBBLES: u8 = 4;
 
 /// What the units of a tree are.
 pub(crate) trait TreeUnits: Sync {
@@ -49,6 +49,21 @@ pub(crate) trait TreeUnits: Sync {
 pub(crate) trait LoadedPages: Sync {
     /// The page of a tree, if it was loaded.
     fn get(&self, tree: &TreePlace, path: &PagePath) -> Option<Arc<Page>>;
+
+    /// Whether a changed page stays in memory.
+    fn keeps(&self, path: &PagePath) -> bool {
+        path.len <= KEPT_NIBBLES
+    }
+
+    /// Called when a page had stayed in memory, so that this can be counted.
+    fn found(&self, path: &PagePath) {
+        let _ = path;
+    }
+
+    /// Called when a page must be loaded.
+    fn missed(&self, path: &PagePath) {
+        let _ = path;
+    }
 }
 
 /// A tree, and where it comes from.
@@ -123,10 +138,17 @@ impl<'a, U: TreeUnits> Tree<'a, U> {
         page: Option<&Arc<Page>>,
     ) -> Result<Arc<Page>, StateError> {
         match page {
-            Some(page) => Ok(page.clone()),
+            Some(page) => {
+                self.loaded.found(path);
+                Ok(page.clone())
+            }
+            // A page that was loaded ahead was missed then.
             None => match self.loaded.get(self.place, path) {
                 Some(page) => Ok(page),
-                None => self.place.load(self.hash, self.view, path),
+                None => {
+                    self.loaded.missed(path);
+                    self.place.load(self.hash, self.view, path)
+                }
             },
         }
     }
@@ -332,7 +354,7 @@ impl<'a, U: TreeUnits> Tree<'a, U> {
                 exit.hash = subtree.hash(self.hash, usize::from(from));
                 exit.from = from;
             }
-            hashed[at] = Some(exit.kept());
+            hashed[at] = Some(exit.kept(self.loaded));
         }
         let page = Page::new(*path, hashed, old, changed);
         let subtree = page.subtree(self.hash, self.place);
@@ -355,9 +377,9 @@ pub(crate) fn rooted(mut exit: Exit, subtree: &Subtree) -> Exit {
 
 impl Exit {
     /// The exit without the page in memory, if it is too deep to keep.
-    fn kept(mut self) -> Self {
+    fn kept(mut self, loaded: &dyn LoadedPages) -> Self {
         if let ExitTarget::Page(path, page) = &mut self.target
-            && path.len > KEPT_NIBBLES
+            && !loaded.keeps(path)
         {
             *page = None;
         }

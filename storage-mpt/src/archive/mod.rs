@@ -31,9 +31,9 @@ use rayon::prelude::*;
 use retrie_state::{
     AccountKey, AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend,
     BackendChange, BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile,
-    BackendStats, BulkSink, KeyRange, NodeRead, NodeWrite, ProofError, RowTable, ScanDirection,
-    StateError, StateHistory, StateValue, WitnessMaker, WitnessRequest, WitnessSupport,
-    descriptor::WitnessResult,
+    BackendStats, BulkSink, CacheLookups, KeyRange, NodeRead, NodeWrite, ProofError, RowTable,
+    ScanDirection, StateError, StateHistory, StateValue, WitnessMaker, WitnessRequest,
+    WitnessSupport, descriptor::WitnessResult,
 };
 use std::{fmt, ops::RangeInclusive, path::Path};
 
@@ -307,6 +307,10 @@ impl Backend for MptArchive {
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
         check::check(self.states.with, view, *root, rebuilt, report)
+    }
+
+    fn cache_lookups(&self) -> CacheLookups {
+        self.states.lookups.lookups()
     }
 
     fn extensions(&self) -> BackendExtensions<'_> {

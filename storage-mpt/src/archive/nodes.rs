@@ -9,7 +9,7 @@ use crate::{
 use alloy_primitives::{B256, Bytes, map::FbBuildHasher};
 use alloy_trie::{Nibbles, nodes::RlpNode};
 use quick_cache::{Weighter, sync::Cache as LruCache};
-use retrie_state::{Account, NodeRead, RowTable, StateError, StateValue};
+use retrie_state::{Account, LookupCounter, NodeRead, RowTable, StateError, StateValue};
 use std::sync::Arc;
 
 /// Rows of nodes in memory, by hash. A hash has the same content in every block, on every fork and
@@ -59,6 +59,7 @@ impl NodeKeys {
 pub(crate) struct HashedNodes<'a> {
     pub(super) view: &'a dyn NodeRead,
     pub(super) cache: &'a NodeCache,
+    pub(super) lookups: &'a LookupCounter,
     pub(super) with: TrieHash,
     pub(super) table: RowTable,
     pub(super) keys: NodeKeys,
@@ -74,8 +75,10 @@ impl HashedNodes<'_> {
 
     fn get(&self, hash: &B256) -> Result<Bytes, StateError> {
         if let Some(row) = self.cache.get(hash) {
+            self.lookups.hit(hash[0]);
             return Ok(row);
         }
+        self.lookups.miss(hash[0]);
         let key = *hash ^ self.mask;
         let row = self.view.get(self.table, key.as_slice())?;
         let row = row.ok_or_else(|| self.corrupt(format!("no row for the node {hash}")))?;

@@ -7,8 +7,8 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    Account, AccountKey, AccountNodes, BackendKey, BulkSink, KeyRange, NodeRead, RowTable,
-    ScanDirection, StateError, StateValue, WitnessRequest, prefix_end,
+    Account, AccountKey, AccountNodes, BackendKey, BulkSink, KeyRange, LookupCounter, NodeRead,
+    RowTable, ScanDirection, StateError, StateValue, WitnessRequest, prefix_end,
 };
 
 /// Default memory of the node cache, in bytes. As much as the branches that [`Mpt`](crate::Mpt)
@@ -22,6 +22,8 @@ pub(crate) const BEHIND_KEYS: &[u8] = &[0xff];
 pub(crate) struct HashedStates {
     pub(crate) with: TrieHash,
     pub(crate) cache: NodeCache,
+    /// Lookups in the cache.
+    pub(crate) lookups: LookupCounter,
     /// The nodes.
     pub(crate) nodes: RowTable,
     pub(crate) node_keys: NodeKeys,
@@ -38,12 +40,14 @@ impl HashedStates {
         node_keys: NodeKeys,
         keys: RowTable,
     ) -> Self {
-        Self { with, cache: node_cache(bytes), nodes, node_keys, keys }
+        let (cache, lookups) = (node_cache(bytes), LookupCounter::default());
+        Self { with, cache, lookups, nodes, node_keys, keys }
     }
 
     pub(crate) fn nodes<'a>(&'a self, view: &'a dyn NodeRead) -> HashedNodes<'a> {
-        let (cache, with, table, keys) = (&self.cache, self.with, self.nodes, self.node_keys);
-        HashedNodes { view, cache, with, table, keys, mask: B256::ZERO }
+        let Self { with, cache, lookups, nodes: table, node_keys: keys, .. } = self;
+        let (with, table, keys) = (*with, *table, *keys);
+        HashedNodes { view, cache, lookups, with, table, keys, mask: B256::ZERO }
     }
 
     fn tries<'a>(&'a self, view: &'a dyn NodeRead, root: &B256) -> HashedTries<'a> {

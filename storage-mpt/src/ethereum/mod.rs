@@ -10,7 +10,7 @@
 //! | [`prove()`], [`account_nodes`] | proof bytes, proofs of EIP-1186 |
 //! | [`chunks`] | state sync: a whole state in chunks that prove themselves |
 //! | [`ranges`] | leaves and nodes in the order of hashes, for `snap` |
-//! | [`TrieCache`] | the branches that stay in memory between blocks |
+//! | [`TrieCache`], [`CacheRoom`] | the branches that stay in memory between blocks, and how many may |
 //! | [`TriePrefetch`] | branches prefetched while a block executes |
 //! | [`RootTask`] | subtries updated while a block executes (state root task) |
 //! | [`merge_nodes`] | the sibling nodes that a removal needs besides the proofs of the removed keys |
@@ -26,7 +26,7 @@ pub mod ranges;
 mod root_task;
 
 pub use account_delta::{AccountDelta, by_account, decode_account, refuse_orphan, slot_items};
-pub use cache::TrieCache;
+pub use cache::{CacheRoom, TrieCache};
 pub use load::{BulkLayout, load};
 pub use merge::merge_nodes;
 pub use prefetch::{PrefetchedSource, TriePrefetch};

@@ -4,7 +4,7 @@
 //! Hints come while the block executes, from other threads. The prefetched branches belong to the
 //! parent state of the block, and are dropped when a block is applied on this state.
 
-use super::StateTries;
+use super::{StateTries, cache::CacheRoom};
 use crate::{
     leaf,
     trie::{Branch, BranchLink, NodeLink, NodeSource, RowStamp, Trie},
@@ -19,7 +19,10 @@ use std::{fmt, sync::Arc};
 const MAX_PREFETCHED: usize = 1 << 15;
 
 /// The prefetched branches of one state's tries.
-pub struct TriePrefetch<S = ()>(Mutex<PrefetchedNodes<S>>);
+pub struct TriePrefetch<S = ()> {
+    nodes: Mutex<PrefetchedNodes<S>>,
+    room: Arc<CacheRoom>,
+}
 
 struct PrefetchedNodes<S> {
     /// By reference, which binds everything in a branch except its path and stamps.
@@ -35,19 +38,20 @@ impl<S> Default for PrefetchedNodes<S> {
     }
 }
 
-impl<S> Default for TriePrefetch<S> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
 impl<S> fmt::Debug for TriePrefetch<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TriePrefetch").field("branches", &self.0.lock().branches.len()).finish()
+        f.debug_struct("TriePrefetch")
+            .field("branches", &self.nodes.lock().branches.len())
+            .finish_non_exhaustive()
     }
 }
 
 impl<S: RowStamp> TriePrefetch<S> {
+    /// Nothing prefetched yet, for a cache with this room.
+    pub(super) fn new(room: Arc<CacheRoom>) -> Self {
+        Self { nodes: Mutex::default(), room }
+    }
+
     /// A source that returns prefetched branches, and loads others from `source`.
     pub const fn over<N: NodeSource<Stamp = S>>(&self, source: N) -> PrefetchedSource<'_, N> {
         PrefetchedSource { prefetch: self, source, keeps: false }
@@ -55,7 +59,7 @@ impl<S: RowStamp> TriePrefetch<S> {
 
     /// The storage trie of `owner`, if a prefetch opened it.
     pub fn storage(&self, owner: &AccountKey) -> Option<Trie<S>> {
-        self.0.lock().storages.get(owner).cloned()
+        self.nodes.lock().storages.get(owner).cloned()
     }
 
     /// Fetches the branches on the paths of `keys` in `tries`, while there is room.
@@ -71,7 +75,7 @@ impl<S: RowStamp> TriePrefetch<S> {
         let (accounts, source) = tries.accounts();
         let source = PrefetchedSource { prefetch: self, source, keeps: true };
         for key in keys {
-            if self.0.lock().branches.len() >= MAX_PREFETCHED {
+            if self.nodes.lock().branches.len() >= MAX_PREFETCHED.min(self.room.branches()) {
                 break;
             }
             let owner = key.account();
@@ -84,7 +88,7 @@ impl<S: RowStamp> TriePrefetch<S> {
                 },
             };
             let keep = |trie: Trie<S>| {
-                let mut fetched = self.0.lock();
+                let mut fetched = self.nodes.lock();
                 if !fetched.is_closed {
                     fetched.storages.entry(*owner).or_insert(trie);
                 }
@@ -109,11 +113,11 @@ impl<S: RowStamp> TriePrefetch<S> {
     /// hinting threads do not wait for the block.
     pub(super) fn close(&self) {
         let closed = PrefetchedNodes { is_closed: true, ..PrefetchedNodes::default() };
-        drop(std::mem::replace(&mut *self.0.lock(), closed));
+        drop(std::mem::replace(&mut *self.nodes.lock(), closed));
     }
 
     fn get(&self, path: &Nibbles, link: &BranchLink<S>) -> Option<Arc<Branch<S>>> {
-        let fetched = self.0.lock();
+        let fetched = self.nodes.lock();
         let (at, branch) = fetched.branches.get(&link.reference().as_hash()?)?;
         (at == path && branch.stamp() == link.stamp()).then(|| branch.clone())
     }
@@ -141,11 +145,13 @@ impl<N: NodeSource> NodeSource for PrefetchedSource<'_, N> {
         if let Some(branch) = self.prefetch.get(path, link) {
             return Ok(branch);
         }
+        // A branch is missed once: by the prefetch, or by the update if it was not prefetched.
+        self.prefetch.room.lookups().miss(spread(path));
         let branch = self.source.load(path, link)?;
         if self.keeps
             && let Some(hash) = link.reference().as_hash()
         {
-            let mut fetched = self.prefetch.0.lock();
+            let mut fetched = self.prefetch.nodes.lock();
             if !fetched.is_closed {
                 fetched.branches.insert(hash, (*path, branch.clone()));
             }
@@ -162,6 +168,18 @@ impl<N: NodeSource> NodeSource for PrefetchedSource<'_, N> {
     }
 
     fn keep(&self, path: &Nibbles, branch: &Branch<N::Stamp>) -> bool {
-        self.source.keep(path, branch)
+        self.prefetch.room.has_level(path.len()) && self.source.keep(path, branch)
     }
+
+    fn found(&self, path: &Nibbles) {
+        // The update finds it again.
+        if !self.keeps {
+            self.prefetch.room.lookups().hit(spread(path));
+        }
+    }
+}
+
+/// A number that differs between neighbouring branches.
+fn spread(path: &Nibbles) -> u8 {
+    path.last().unwrap_or_default()
 }

@@ -351,7 +351,13 @@ pub(crate) fn loaded<S: RowStamp>(
     path: &Nibbles,
     link: &BranchLink<S>,
 ) -> Result<Arc<Branch<S>>, StateError> {
-    link.node().map_or_else(|| source.load(path, link), |node| Ok(node.clone()))
+    match link.node() {
+        Some(node) => {
+            source.found(path);
+            Ok(node.clone())
+        }
+        None => source.load(path, link),
+    }
 }
 
 fn unresolvable(slot: &Nibbles) -> StateError {

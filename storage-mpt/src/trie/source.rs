@@ -41,6 +41,12 @@ pub trait NodeSource: Sync {
     /// Whether a changed branch stays in memory as part of the new trie; otherwise it is loaded
     /// when it is next needed. It stays only if the branch above it stays.
     fn keep(&self, path: &Nibbles, branch: &Branch<Self::Stamp>) -> bool;
+
+    /// Called when the branch at `path` was in memory, in place of [`load`](Self::load), so that
+    /// both can be counted.
+    fn found(&self, path: &Nibbles) {
+        let _ = path;
+    }
 }
 
 /// The source of tries that are wholly in memory.
@@ -116,6 +122,10 @@ impl<N: NodeSource> NodeSource for SequentialSource<N> {
 
     fn keep(&self, path: &Nibbles, branch: &Branch<N::Stamp>) -> bool {
         self.0.keep(path, branch)
+    }
+
+    fn found(&self, path: &Nibbles) {
+        self.0.found(path);
     }
 }
 

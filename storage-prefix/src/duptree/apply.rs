@@ -2,7 +2,7 @@
 //! layer by layer.
 
 use super::{
-    cache::{CacheBuilder, DupTreeCache},
+    cache::{CacheBuilder, DupTreeCache, SubtreeRoom},
     hash::HashBatch,
     keys::{self, KEYS},
     layout::{DupTreeLayout, RowChange, SubtreeChange},
@@ -19,15 +19,15 @@ use retrie_state::{
 /// Leaves, or subtrees, that one thread takes at a time: enough to hash them together efficiently.
 const CHUNK: usize = 16;
 
-/// Applies `delta` as block `block`; returns the cache of the new state, with at most `most`
-/// subtrees.
+/// Applies `delta` as block `block`; returns the cache of the new state, within
+/// `room`.
 pub(crate) fn apply(
     layout: DupTreeLayout,
     view: &mut dyn NodeWrite,
     parent: &DupTreeCache,
     block: u64,
     delta: &BackendDelta,
-    most: usize,
+    room: &SubtreeRoom,
 ) -> Result<DupTreeCache, StateError> {
     flat::apply(view, delta)?;
     let touched = number_keys(view, parent.shape, delta)?;
@@ -37,7 +37,7 @@ pub(crate) fn apply(
     let shape = touched.shape;
     let mut changes = hash_leaves(view.as_read(), delta, touched)?;
     let mut cache = CacheBuilder::new(parent, block);
-    let climb = LayerUpdate { layout, parent, shape };
+    let climb = LayerUpdate { layout, parent, shape, room };
     let mut top = None;
     for layer in 0..shape.layers() {
         let done = climb.layer(view.as_read(), layer, &changes)?;
@@ -57,7 +57,7 @@ pub(crate) fn apply(
     let row = |shape, top| DupTreeMeta { shape, top }.encode();
     let previous = (parent.shape.leaves > 1).then(|| row(parent.shape, parent.top));
     view.replace(NODES, META, previous, Some(row(shape, top)))?;
-    Ok(cache.finish(shape, top, most))
+    Ok(cache.finish(shape, top, room.most))
 }
 
 /// The keys of a delta that have a leaf after the block, with their leaf numbers.
@@ -174,6 +174,7 @@ struct LayerUpdate<'a> {
     parent: &'a DupTreeCache,
     /// The tree after the block.
     shape: TreeShape,
+    room: &'a SubtreeRoom,
 }
 
 /// A subtree after a block, and its changed rows.
@@ -242,8 +243,14 @@ impl LayerUpdate<'_> {
         let changed =
             NodeSet::paths(group.iter().fold(0, |set, change| set | 1 << bottom(change.number)));
         let mut before = match self.parent.subtree(place) {
-            Some(cached) => Subtree::clone(cached),
-            None => Subtree::new(place.level(), self.parent.shape.filled(place)),
+            Some(cached) => {
+                self.room.lookups.hit(place.index as u8);
+                Subtree::clone(cached)
+            }
+            None => {
+                self.room.lookups.miss(place.index as u8);
+                Subtree::new(place.level(), self.parent.shape.filled(place))
+            }
         };
         self.layout.load_for_change(view, place, changed, &mut before)?;
         let mut after = before.clone();

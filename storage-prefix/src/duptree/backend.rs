@@ -2,7 +2,7 @@
 
 use super::{
     apply,
-    cache::{CACHED_BYTES, DupTreeCache, MAX_CACHED_SUBTREES},
+    cache::{CACHED_BYTES, DupTreeCache, MAX_CACHED_SUBTREES, SubtreeRoom},
     check,
     descriptor::{NAME, VERSION},
     keys::KEYS,
@@ -15,9 +15,9 @@ use crate::duptree::hash;
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
     AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions, BackendIdentity,
-    BackendKey, BackendProfile, BackendStats, BulkSink, HashId, NodeRead, NodeWrite, ProofError,
-    StateError, StateValue, WitnessMaker, WitnessRequest, WitnessSupport,
-    descriptor::WitnessResult, flat,
+    BackendKey, BackendProfile, BackendStats, BulkSink, CacheLookups, HashId, LookupCounter,
+    NodeRead, NodeWrite, ProofError, StateError, StateValue, WitnessMaker, WitnessRequest,
+    WitnessSupport, descriptor::WitnessResult, flat,
 };
 use std::path::Path;
 
@@ -26,20 +26,21 @@ use std::path::Path;
 pub struct DupTree {
     identity: BackendIdentity,
     layout: DupTreeLayout,
-    max_cached: usize,
+    room: SubtreeRoom,
 }
 
 impl DupTree {
     /// The backend with this row layout.
-    pub const fn new(layout: DupTreeLayout) -> Self {
+    pub fn new(layout: DupTreeLayout) -> Self {
         Self::with_cache(layout, MAX_CACHED_SUBTREES)
     }
 
     /// The backend with at most `max_cached` subtrees in memory.
-    pub const fn with_cache(layout: DupTreeLayout, max_cached: usize) -> Self {
+    pub fn with_cache(layout: DupTreeLayout, max_cached: usize) -> Self {
         let plain = BackendIdentity::plain(NAME, VERSION, HashId::Blake2b256);
         let identity = BackendIdentity { layout: layout.name(), ..plain };
-        Self { identity, layout, max_cached }
+        let room = SubtreeRoom { most: max_cached, lookups: LookupCounter::default() };
+        Self { identity, layout, room }
     }
 }
 
@@ -57,7 +58,7 @@ impl Backend for DupTree {
             empty_root: hash::root(empty.shape.height(), &empty.top),
             proofs: true,
             absence_proofs: true,
-            cache_bytes: self.max_cached as u64 * CACHED_BYTES,
+            cache_bytes: self.room.most as u64 * CACHED_BYTES,
             ..BackendProfile::default()
         }
     }
@@ -73,9 +74,8 @@ impl Backend for DupTree {
         parent: &DupTreeCache,
         delta: &BackendDelta,
     ) -> Result<ApplyOutput<DupTreeCache>, StateError> {
-        let cache =
-            apply::apply(self.layout, view, parent, context.number, delta, self.max_cached)?;
-        debug_assert!(cache.count() <= self.max_cached);
+        let cache = apply::apply(self.layout, view, parent, context.number, delta, &self.room)?;
+        debug_assert!(cache.count() <= self.room.most);
         Ok(ApplyOutput { root: cache.root(), cache })
     }
 
@@ -124,6 +124,10 @@ impl Backend for DupTree {
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
         check::check(self.layout, view, DupTreeCache::empty(), root, report)
+    }
+
+    fn cache_lookups(&self) -> CacheLookups {
+        self.room.lookups.lookups()
     }
 
     fn extensions(&self) -> BackendExtensions<'_> {

@@ -12,13 +12,27 @@ use super::{
     subtree::Subtree,
 };
 use alloy_primitives::B256;
-use retrie_state::{NodeRead, StateError};
+use retrie_state::{LookupCounter, NodeRead, StateError};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Upper bound of subtrees in memory: enough for all subtrees above 2^25 leaves.
 pub(super) const MAX_CACHED_SUBTREES: usize = 1 << 15;
 /// Upper bound of a cached subtree's bytes: its nodes, and links to 32 others.
 pub(crate) const CACHED_BYTES: u64 = 64 * 32 + 32 * 8 + 192;
+
+/// How many subtrees fit into `bytes`, by default at most.
+pub(super) fn cached_subtrees(bytes: u64) -> usize {
+    usize::try_from(bytes / CACHED_BYTES)
+        .map_or(MAX_CACHED_SUBTREES, |n| n.min(MAX_CACHED_SUBTREES))
+}
+
+/// How many subtrees may be in memory, and how often they were found there. All blocks of a store
+/// share it.
+#[derive(Debug)]
+pub(crate) struct SubtreeRoom {
+    pub(crate) most: usize,
+    pub(crate) lookups: LookupCounter,
+}
 
 /// The tree of one block's state, as far as it is in memory.
 #[derive(Clone, Debug)]

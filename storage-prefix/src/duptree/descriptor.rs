@@ -56,7 +56,10 @@ pub(crate) use registration::DESCRIPTOR;
 #[cfg(feature = "std")]
 mod registration {
     use super::NAME;
-    use crate::duptree::{DupTree, DupTreeLayout};
+    use crate::duptree::{
+        DupTree, DupTreeLayout,
+        cache::{MAX_CACHED_SUBTREES, cached_subtrees},
+    };
     use retrie_state::{
         AnyBackend,
         descriptor::{
@@ -108,7 +111,8 @@ mod registration {
                 }
             }
         };
-        Ok(Arc::new(DupTree::new(layout)))
+        let most = making.flags.cache_bytes().map_or(MAX_CACHED_SUBTREES, cached_subtrees);
+        Ok(Arc::new(DupTree::with_cache(layout, most)))
     }
 
     fn advice(error: &MakeError) -> Option<&'static str> {

@@ -116,7 +116,11 @@ fn make(making: &ConstructorInput<'_>) -> Result<Arc<dyn AnyBackend>, MakeError>
             wanted
         }
     };
-    Ok(Arc::new(Prefix::new(layout, keep)))
+    let prefix = Prefix::new(layout, keep);
+    Ok(Arc::new(match flags.cache_bytes() {
+        Some(bytes) => prefix.with_cache(bytes),
+        None => prefix,
+    }))
 }
 
 fn advice(error: &MakeError) -> Option<&'static str> {

@@ -35,7 +35,8 @@ impl StateHistory for Prefix {
             StateError::corrupt(BLOCKS.name, format!("the row of block {number} is missing"))
         })?;
         let (root, accounts) = decode_block(number, &row)?;
-        let state = PrefixState { block: number, is_old: true, tries: TrieCache::new(accounts) };
+        let tries = TrieCache::new(accounts, self.room.clone());
+        let state = PrefixState { block: number, is_old: true, tries };
         Ok((root, AnyCache::new(state)))
     }
 }

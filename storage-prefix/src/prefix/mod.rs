@@ -71,16 +71,16 @@ use record::{
 use retrie_state::{
     AccountKey, AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend,
     BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile, BackendStats,
-    BulkSink, ChunkId, ChunkServer, HashId, KeyForm, KeyRange, Maintenance, NodeRead, NodeWrite,
-    OpenedChunk, Prefetcher, ProofError, RangeFormat, RangeServer, ScanDirection, StateChange,
-    StateChunks, StateError, StateRanges, StateValue, WitnessMaker, WitnessRequest, WitnessSupport,
-    descriptor::WitnessResult, flat, prefix_end,
+    BulkSink, CacheLookups, ChunkId, ChunkServer, HashId, KeyForm, KeyRange, Maintenance, NodeRead,
+    NodeWrite, OpenedChunk, Prefetcher, ProofError, RangeFormat, RangeServer, ScanDirection,
+    StateChange, StateChunks, StateError, StateRanges, StateValue, WitnessMaker, WitnessRequest,
+    WitnessSupport, descriptor::WitnessResult, flat, prefix_end,
 };
 use retrie_storage_mpt::{
     LeafUpdate, Mpt, Trie, TrieHash, block_witness,
     ethereum::{
-        self, AccountDelta, TrieCache, by_account, chunks, decode_account, ranges, refuse_orphan,
-        slot_items,
+        self, AccountDelta, CacheRoom, TrieCache, by_account, chunks, decode_account, ranges,
+        refuse_orphan, slot_items,
     },
     leaf,
     trie::{LeafSorter, UpdateRecorder},
@@ -100,6 +100,7 @@ pub struct Prefix {
     /// Number of blocks below the tip whose state is kept; `None`: all.
     keep: Option<u64>,
     witnesses: Mpt,
+    room: Arc<CacheRoom>,
 }
 
 impl Default for Prefix {
@@ -116,7 +117,13 @@ impl Prefix {
             layout: layout.name(),
             ..BackendIdentity::plain("prefix", 1, HashId::Keccak256)
         };
-        Self { identity, layout, keep, witnesses: Mpt::new() }
+        Self { identity, layout, keep, witnesses: Mpt::new(), room: Arc::default() }
+    }
+
+    /// The same backend, with at most `bytes` of branches in memory.
+    #[must_use]
+    pub fn with_cache(self, bytes: u64) -> Self {
+        Self { room: CacheRoom::within(Some(bytes)).into(), ..self }
     }
 
     /// Upper bound of the deltas that build on a whole row.
@@ -276,7 +283,7 @@ impl Backend for Prefix {
             binary_root: false,
             ethereum_state_only: true,
             needs_codes: false,
-            cache_bytes: TrieCache::<u64>::MAX_BYTES,
+            cache_bytes: self.room.bytes(),
         }
     }
 
@@ -289,7 +296,8 @@ impl Backend for Prefix {
             }
             None => (0, Trie::empty(KECCAK)),
         };
-        Ok(PrefixState { block, is_old: false, tries: TrieCache::new(accounts) })
+        let tries = TrieCache::new(accounts, self.room.clone());
+        Ok(PrefixState { block, is_old: false, tries })
     }
 
     fn apply(
@@ -430,6 +438,10 @@ impl Backend for Prefix {
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
         check::check(self, view, state, root, is_tip, report)
+    }
+
+    fn cache_lookups(&self) -> CacheLookups {
+        self.room.lookups().lookups()
     }
 
     fn extensions(&self) -> BackendExtensions<'_> {

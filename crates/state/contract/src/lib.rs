@@ -72,11 +72,11 @@ mod backend;
 pub use crate::backend::{
     AccountNodes, AccountPostValues, AccountProofs, AnyBackend, AnyCache, ApplyContext,
     ApplyOutput, Backend, BackendExtensions, BackendProfile, BackendStats, BackgroundJob, BulkSink,
-    BulkSorter, CacheCompaction, ChunkAnswer, ChunkId, ChunkPlace, ChunkServer, CodePart,
-    CodeProofs, CompactedCache, JobContext, JobFiles, JobHandle, JobOutput, JobRunner, KeyRange,
-    Maintenance, NodeAudit, NodeRead, NodeUse, NodeWrite, OpenedChunk, PartialState, PartialTree,
-    Prefetcher, ProofHole, ProofShards, ProvenanceQueries, RangeAnswer, RangeChanges, RangeFormat,
-    RangeServer, RowScan, RowTable, ScanDirection, SortedRecords, StateChunks, StateHistory,
-    StateRanges, StateTrie, TableRow, TrieLeaf, WitnessAudit, WitnessMaker, WitnessRequest,
-    WitnessSupport, compare_rows, flat, open_with_retry, prefix_end,
+    BulkSorter, CacheCompaction, CacheLookups, ChunkAnswer, ChunkId, ChunkPlace, ChunkServer,
+    CodePart, CodeProofs, CompactedCache, JobContext, JobFiles, JobHandle, JobOutput, JobRunner,
+    KeyRange, LookupCounter, Maintenance, NodeAudit, NodeRead, NodeUse, NodeWrite, OpenedChunk,
+    PartialState, PartialTree, Prefetcher, ProofHole, ProofShards, ProvenanceQueries, RangeAnswer,
+    RangeChanges, RangeFormat, RangeServer, RowScan, RowTable, ScanDirection, SortedRecords,
+    StateChunks, StateHistory, StateRanges, StateTrie, TableRow, TrieLeaf, WitnessAudit,
+    WitnessMaker, WitnessRequest, WitnessSupport, compare_rows, flat, open_with_retry, prefix_end,
 };

@@ -117,6 +117,22 @@ impl MemoryCap {
         MemoryCgroup::enter(1 << 40).err().map(|error| error.to_string())
     }
 
+    /// Whether memory can be capped here, and by which means. Of a balloon it tries to lock one
+    /// piece.
+    ///
+    /// # Errors
+    /// [`CapError::NotPermitted`] with the reasons.
+    pub fn permitted() -> Result<&'static str, CapError> {
+        let Some(cgroup) = Self::why_no_cgroup() else { return Ok("cgroup") };
+        match MemoryBalloon::is_permitted() {
+            Ok(()) => Ok("balloon"),
+            Err(balloon) => {
+                let balloon = balloon.to_string();
+                Err(CapError::NotPermitted { cgroup, balloon })
+            }
+        }
+    }
+
     /// Rejects a limit under which the kernel would kill this process: the limit must hold `needed`
     /// bytes for later caches, and some more.
     ///
@@ -246,7 +262,11 @@ pub(crate) fn drop_cached_pages(folder: &Path) -> io::Result<()> {
         if kind.is_dir() {
             drop_cached_pages(&entry.path())?;
         } else if kind.is_file() {
-            let file = File::open(entry.path())?;
+            let file = match File::open(entry.path()) {
+                // It was deleted meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                file => file?,
+            };
             // Pages that are not on the disk yet cannot be dropped.
             file.sync_all()?;
             #[cfg(target_os = "linux")]

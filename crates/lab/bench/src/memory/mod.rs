@@ -4,9 +4,11 @@
 mod balloon;
 mod cap;
 mod cgroup;
+mod mappings;
 
 pub(crate) use cap::drop_cached_pages;
 pub use cap::{CapError, MemoryCap, SharedMemoryCap, parse_size};
+pub(crate) use mappings::{drop_pages, mapped};
 
 /// Anonymous resident memory in bytes: allocated memory, without the pages of mapped files. 0 if
 /// the system does not report it.

@@ -32,7 +32,7 @@ pub enum ExperimentSetup {
         txs_per_block: Option<u64>,
         /// Whether receivers follow a Zipf distribution.
         skewed: bool,
-        /// Memory for caches in MB, if the paper states it.
+        /// Memory in MB for the store's caches and unfolded rows together, if the paper states it.
         cache_mb: Option<u32>,
         /// Blocks between merges of `lmpt`, if it takes part.
         merge_interval: Option<u64>,

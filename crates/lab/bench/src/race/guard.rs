@@ -5,7 +5,11 @@ use crate::{
     cache::ScratchFolder,
     memory::{self, MemoryCap, SharedMemoryCap},
 };
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    io,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 /// Stops a race when the user asks for it, or when memory is close to the cap. The cap is lifted
 /// when the guard is dropped, so a guard must outlive the contenders: they are closed under the
@@ -14,14 +18,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct RaceGuard<'a> {
     stop: &'a AtomicBool,
     cap: Option<MemoryCap>,
+    /// Whether [`cool`](Self::cool) drops pages.
+    is_cold: bool,
 }
 
 impl<'a> RaceGuard<'a> {
     /// Caps memory at `limit` bytes, if there is a limit. Before that it drops the prepared states
     /// in `folders` from the page cache, where they are because they were read to verify their
-    /// checksums. The peak of the resident set is measured from here on.
+    /// checksums. The peak of the resident set is measured from here on. If `is_cold`, pages are
+    /// dropped again before each measured turn.
     pub(crate) fn begin(
         limit: Option<u64>,
+        is_cold: bool,
         folders: &[ScratchFolder],
         stop: &'a AtomicBool,
     ) -> Result<Self, BenchError> {
@@ -29,17 +37,18 @@ impl<'a> RaceGuard<'a> {
             None => None,
             Some(limit) => {
                 for folder in folders {
-                    memory::drop_cached_pages(folder.path()).map_err(|source| BenchError::Io {
-                        action: "dropping the cached pages of",
-                        path: folder.path().into(),
-                        source,
-                    })?;
+                    dropped(folder.path(), memory::drop_cached_pages)?;
                 }
                 Some(MemoryCap::apply(limit)?)
             }
         };
         memory::reset_peak();
-        Ok(Self { stop, cap })
+        Ok(Self { stop, cap, is_cold })
+    }
+
+    /// On cold terms [drops the pages](drop_pages) of a contender.
+    pub(crate) fn cool(&self, folder: &Path) -> Result<(), BenchError> {
+        if self.is_cold { drop_pages(folder) } else { Ok(()) }
     }
 
     /// Fails if the user has asked to stop, or if memory is close to the cap.
@@ -81,4 +90,19 @@ impl<'a> RaceGuard<'a> {
         let cap = self.cap.as_ref()?;
         Some(SharedMemoryCap { limit: cap.limit(), means: cap.means(), shared_by: contenders })
     }
+}
+
+/// Drops the pages of all files in `folder`, mapped ones too, from memory. No other thread may be
+/// opening or closing a store there.
+pub(crate) fn drop_pages(folder: &Path) -> Result<(), BenchError> {
+    dropped(folder, memory::drop_pages)
+}
+
+/// Drops the pages of `folder` by `drop`.
+fn dropped(folder: &Path, drop: fn(&Path) -> io::Result<()>) -> Result<(), BenchError> {
+    drop(folder).map_err(|source| BenchError::Io {
+        action: "dropping the cached pages of",
+        path: folder.into(),
+        source,
+    })
 }

@@ -22,6 +22,10 @@
 //!   timed seconds, contains every fold and the final flush.
 //! * A race that is stopped, or ends with an error, returns the slices that all contenders have
 //!   run, unless a contender has a wrong state.
+//! * A [`MemoryBudget`] divides the memory of each contender among its caches, its unfolded rows and,
+//!   if memory can be capped, its pages. Then each contender races alone, under a cap of its budget.
+//! * On *cold* terms the pages of a contender's files are dropped from the page cache before each of
+//!   its measured turns. Its own caches and its unfolded rows stay.
 //! * Under a memory limit the prepared states are dropped from the page cache, then memory is
 //!   capped, and then the contenders are opened (`RaceGuard`). **All share one cap**: all are
 //!   open while one runs, the caches of the others stay allocated, and its pages evict theirs. So
@@ -30,10 +34,12 @@
 
 mod contender;
 mod guard;
+mod memory;
 mod outcome;
 mod step;
 mod terms;
 
+pub use memory::{MemoryBudget, MemoryTerms};
 pub use outcome::{RaceOutcome, RaceResult};
 pub use step::{RaceStep, TurnSummary};
 pub use terms::RaceTerms;
@@ -41,10 +47,10 @@ pub(crate) use {
     contender::{
         Contender, CounterReading, RacePart, SliceSource, TimedTurn, turn_order, warmup_parts,
     },
-    guard::RaceGuard,
+    guard::{RaceGuard, drop_pages},
 };
 
-use crate::{BenchError, memory};
+use crate::BenchError;
 use outcome::SliceTurn;
 use retrie_pipeline::report::peak_rss_bytes;
 use std::{path::Path, time::Instant};
@@ -84,12 +90,16 @@ impl<'a, C: Contender> RaceLane<'a, C> {
         part: RacePart,
         guard: &RaceGuard<'_>,
     ) -> Result<SliceTurn, BenchError> {
-        let before = memory::anonymous();
+        if !part.is_warmup {
+            guard.cool(self.folder)?;
+        }
+        let before = crate::memory::anonymous();
         let timed = self.call(|contender| contender.run(slice, part, guard))?;
-        self.memory_bytes += memory::anonymous() - before;
+        self.memory_bytes += crate::memory::anonymous() - before;
+        let mapped_bytes = crate::memory::mapped(self.folder);
         let disk_bytes = self.call(|contender| contender.disk_bytes())?;
         let (memory_bytes, reading) = (self.memory_bytes, self.contender.reading());
-        Ok(SliceTurn { timed, memory_bytes, disk_bytes, reading })
+        Ok(SliceTurn { timed, memory_bytes, mapped_bytes, disk_bytes, reading })
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
 };
 use retrie_pipeline::report::TimeBreakdown;
 use retrie_report::{
-    BenchResult, LatencyPoint, SliceResult, TableResult,
+    BenchResult, HitRates, LatencyPoint, SliceResult, TableResult,
     latency::LatencyHistogram,
     stats::{PairedRatio, per, quantile, rate, unless_zero},
 };
@@ -68,6 +68,8 @@ pub(super) struct SliceTurn {
     pub(super) timed: TimedTurn,
     /// Growth of anonymous memory up to the end of the turn, in bytes.
     pub(super) memory_bytes: i64,
+    /// Bytes of pages of its files that are mapped and in memory at the end of the turn.
+    pub(super) mapped_bytes: u64,
     pub(super) disk_bytes: u64,
     /// The counters at the end of the turn.
     pub(super) reading: CounterReading,
@@ -246,6 +248,23 @@ impl<F> RaceOutcome<F> {
         self.turns.last().map_or(0, |turn| turn.memory_bytes)
     }
 
+    /// Bytes of pages of its files that were mapped and in memory at the end of its last turn; 0 if
+    /// the system does not say.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.turns.last().map_or(0, |turn| turn.mapped_bytes)
+    }
+
+    /// How often what was looked up during the measured part was in memory; `None` if the contender
+    /// does not count it, or looked nothing up.
+    pub fn hit_rates(&self) -> Option<HitRates> {
+        let counts = self.counts()?;
+        Some(HitRates {
+            all: counts.memory_lookups().hit_rate()?,
+            caches: counts.caches.hit_rate(),
+            rows: counts.unfolded_rows().hit_rate(),
+        })
+    }
+
     /// Time that commits waited for background jobs, if the contender counts it.
     pub fn job_wait(&self) -> Option<Duration> {
         self.counts().map(|counts| counts.job_wait)
@@ -308,6 +327,8 @@ impl<F> RaceOutcome<F> {
             journal_bytes_per_op: self.per_write(|counts| counts.journal_bytes),
             undo_bytes_per_op: self.per_write(|counts| counts.undo_bytes),
             memory_bytes: Some(self.memory_bytes()),
+            mapped_bytes: unless_zero_bytes(self.mapped_bytes()),
+            hit_rates: self.hit_rates(),
             of_limit: self.of_limit(),
             ..BenchResult::default()
         }
@@ -325,6 +346,10 @@ impl<F> RaceOutcome<F> {
         };
         self.turns.iter().scan(0, slice).collect()
     }
+}
+
+fn unless_zero_bytes(bytes: u64) -> Option<u64> {
+    (bytes > 0).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -349,6 +374,7 @@ mod tests {
                 needed: NeededWork::executing("transfers=1", 1000 * ops),
             },
             memory_bytes: elapsed as i64,
+            mapped_bytes: 2 * elapsed,
             disk_bytes: elapsed,
             reading,
         }
@@ -365,6 +391,7 @@ mod tests {
             outcome.add_turn(plain(millis));
         }
         assert_eq!((outcome.memory_bytes(), outcome.disk_bytes), (250, 250));
+        assert_eq!((outcome.mapped_bytes(), outcome.hit_rates()), (500, None));
         outcome.add_flush(MS(275), 300, CounterReading::default());
         // Rates: 10,000, 20,000, 5,000, 8,000, 4,000.
         assert_eq!((outcome.ops(), outcome.median_rate()), (5000, 8000.0));
@@ -455,7 +482,13 @@ mod tests {
     #[test]
     fn tables_are_counted_per_key_of_the_measured_part() {
         let reading = |reads, writes, keys| {
-            let of = TableCounts { reads, read_bytes: 8 * reads, writes, write_bytes: 9 * writes };
+            let of = TableCounts {
+                reads,
+                read_bytes: 8 * reads,
+                writes,
+                write_bytes: 9 * writes,
+                ..TableCounts::default()
+            };
             let tables = vec![("Flat", of)];
             let counts = Some(CounterSnapshot { reads, writes, tables, ..Default::default() });
             CounterReading { counts, spent: None, keys }

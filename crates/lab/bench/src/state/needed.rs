@@ -140,9 +140,16 @@ fn share_from_disk(workload: &StoreWorkload, limit: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::race::MemoryTerms;
 
     fn terms(sync: SyncMode) -> RaceTerms {
-        RaceTerms { sync, cache_bytes: 1 << 20, retention: 8, read_threads: 0 }
+        RaceTerms {
+            sync,
+            cache_bytes: 1 << 20,
+            retention: 8,
+            read_threads: 0,
+            memory: MemoryTerms::FREE,
+        }
     }
 
     fn needed(workload: &StoreWorkload, sync: SyncMode, has_root: bool) -> NeededWork {

@@ -117,7 +117,8 @@ impl StoreRace<'_> {
         self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
         let page_cache = page_cache(self.memory_limit, needed, starts.len());
         let folders = self.prepare(starts, progress)?;
-        let guard = RaceGuard::begin(self.memory_limit, &folders, self.stop)?;
+        let guard =
+            RaceGuard::begin(self.memory_limit, self.terms.memory.cold, &folders, self.stop)?;
         let mut lanes = Vec::new();
         for (RaceEntry { entrant, workload, workload_index }, folder) in starts.iter().zip(&folders)
         {

@@ -139,7 +139,7 @@ impl StoreFactory for BackendFactory {
         let db = DatabaseEnv::open(folder, &options).of_backend(name)?;
         let options = StoreOptions {
             retention: terms.retention,
-            fold_bytes: terms.cache_bytes / GENERATIONS,
+            fold_bytes: terms.rows_bytes(self.fixed_bytes()) / GENERATIONS,
             read_threads: terms.read_threads,
             dir: Some(files(folder)),
             keys: self.keys,

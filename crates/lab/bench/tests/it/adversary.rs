@@ -4,7 +4,7 @@ use crate::common::root_by_a_plain_loop;
 use retrie_bench::{
     BenchError,
     cache::StateCache,
-    race::{RaceResult, RaceTerms},
+    race::{MemoryTerms, RaceResult, RaceTerms},
     state::{
         AttackConfig, AttackKind, AttackPair, BackendFactory, InitialKeys, KeyOp, StoreFactory,
         StoreFigures, StoreOutcome, StoreRace, StoreWorkload,
@@ -22,8 +22,13 @@ use std::{
 };
 
 // Little memory, so that generations fill and fold within the race.
-const TERMS: RaceTerms =
-    RaceTerms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4, read_threads: 16 };
+const TERMS: RaceTerms = RaceTerms {
+    sync: SyncMode::NoSync,
+    cache_bytes: 64 << 10,
+    retention: 4,
+    read_threads: 16,
+    memory: MemoryTerms::FREE,
+};
 
 fn siege() -> AttackConfig {
     AttackConfig {

@@ -12,7 +12,7 @@ use retrie_bench::{
         RealRace, SenderRecovery,
     },
     memory::MemoryCap,
-    race::{RaceResult, RaceStep, RaceTerms},
+    race::{MemoryTerms, RaceResult, RaceStep, RaceTerms},
     state::{BlockCorpus, TraceError},
 };
 use retrie_chainspec::parse_chain;
@@ -33,8 +33,13 @@ use std::{
     },
 };
 
-const TERMS: RaceTerms =
-    RaceTerms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 16, read_threads: 16 };
+const TERMS: RaceTerms = RaceTerms {
+    sync: SyncMode::NoSync,
+    cache_bytes: 64 << 20,
+    retention: 16,
+    read_threads: 16,
+    memory: MemoryTerms::FREE,
+};
 
 fn workload(name: &'static str, mix: TransactionMix, contracts: ContractSet) -> ClientWorkload {
     let preload = GenesisPreload { senders: 20, contracts: contracts.into(), empty_ledgers: false };

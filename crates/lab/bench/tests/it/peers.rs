@@ -9,7 +9,7 @@ use retrie_bench::{
     BenchError,
     cache::StateCache,
     peers,
-    race::{RaceResult, RaceTerms},
+    race::{MemoryTerms, RaceResult, RaceTerms},
     state::{
         BackendFactory, InitialKeys, KeyDistribution, KeyLayout, StoreFactory, StoreOutcome,
         StoreRace, StoreWorkload,
@@ -41,7 +41,13 @@ fn run_with(
     retention: u64,
     cache: &StateCache,
 ) -> Result<Vec<StoreOutcome>, BenchError> {
-    let terms = RaceTerms { sync, cache_bytes: 4 << 20, retention, read_threads: 16 };
+    let terms = RaceTerms {
+        sync,
+        cache_bytes: 4 << 20,
+        retention,
+        read_threads: 16,
+        memory: MemoryTerms::FREE,
+    };
     let stop = AtomicBool::new(false);
     let race = StoreRace {
         workload,

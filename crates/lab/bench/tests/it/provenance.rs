@@ -11,7 +11,7 @@ use retrie_bench::{
         SenderRecovery,
     },
     cmi::Cmi,
-    race::RaceTerms,
+    race::{MemoryTerms, RaceTerms},
 };
 use retrie_db::SyncMode;
 use retrie_state::AnyBackend;
@@ -22,8 +22,13 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-const TERMS: RaceTerms =
-    RaceTerms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 8, read_threads: 16 };
+const TERMS: RaceTerms = RaceTerms {
+    sync: SyncMode::NoSync,
+    cache_bytes: 64 << 20,
+    retention: 8,
+    read_threads: 16,
+    memory: MemoryTerms::FREE,
+};
 
 fn workload() -> ClientWorkload {
     ClientWorkload {

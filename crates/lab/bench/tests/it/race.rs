@@ -7,7 +7,7 @@ use retrie_bench::{
     BenchError,
     cache::StateCache,
     memory::{MemoryCap, SharedMemoryCap},
-    race::{RaceResult, RaceStep, RaceTerms},
+    race::{MemoryTerms, RaceResult, RaceStep, RaceTerms},
     state::{
         BackendFactory, BlockCorpus, EntryStream, InitialKeys, KeyDistribution, KeyLayout, KeyOp,
         OpenStore, ProofFigures, ReadDigest, StoreFactory, StoreFigures, StoreOutcome, StoreRace,
@@ -32,8 +32,13 @@ use std::{
 };
 
 // Little memory, so that generations fill and fold within the race.
-const TERMS: RaceTerms =
-    RaceTerms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4, read_threads: 0 };
+const TERMS: RaceTerms = RaceTerms {
+    sync: SyncMode::NoSync,
+    cache_bytes: 64 << 10,
+    retention: 4,
+    read_threads: 0,
+    memory: MemoryTerms::FREE,
+};
 
 fn workload(keys: InitialKeys, layout: KeyLayout) -> StoreWorkload {
     StoreWorkload {
@@ -372,8 +377,13 @@ fn proofs_stop_when_asked() {
     let cache = StateCache::at(folder.path().to_owned());
     run(&workload, &[Box::new(spy)], &cache).unwrap();
     let state = std::fs::read_dir(folder.path().join("states")).unwrap().next().unwrap().unwrap();
-    let terms =
-        RaceTerms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
+    let terms = RaceTerms {
+        sync: SyncMode::NoSync,
+        cache_bytes: 1 << 20,
+        retention: 4,
+        read_threads: 16,
+        memory: MemoryTerms::FREE,
+    };
     let mut open = entrant.open(&state.path(), &terms, u64::MAX).unwrap();
     let [present, _] = workload.keys_to_prove(10);
     let stop = AtomicBool::new(false);
@@ -495,8 +505,13 @@ fn missing_real_blocks_are_one_clear_error() {
 /// A race that is stopped at its `at`th report.
 fn stopped(at: u64, cache: &StateCache) -> Result<RaceResult<StoreFigures>, BenchError> {
     let workload = workload(InitialKeys::Preloaded(500), KeyLayout::OneContract);
-    let terms =
-        RaceTerms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
+    let terms = RaceTerms {
+        sync: SyncMode::NoSync,
+        cache_bytes: 1 << 20,
+        retention: 4,
+        read_threads: 16,
+        memory: MemoryTerms::FREE,
+    };
     let stop = AtomicBool::new(at == 0);
     let (terms, workload) = (&terms, &workload);
     let race = StoreRace {
@@ -546,8 +561,13 @@ fn stopped_race_gives_the_slices_that_all_have_run() {
 #[test]
 fn race_runs_under_a_memory_cap_or_says_why_not() {
     let workload = workload(InitialKeys::Preloaded(500), KeyLayout::OneContract);
-    let terms =
-        RaceTerms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
+    let terms = RaceTerms {
+        sync: SyncMode::NoSync,
+        cache_bytes: 1 << 20,
+        retention: 4,
+        read_threads: 16,
+        memory: MemoryTerms::FREE,
+    };
     let (cache, stop) = (StateCache::none(), AtomicBool::new(false));
     let run = |entrants: &[Box<dyn StoreFactory>], limit| {
         let (memory_limit, stop) = (Some(limit), &stop);

@@ -3,7 +3,7 @@
 use crate::common::root_by_a_plain_loop;
 use retrie_bench::{
     cache::StateCache,
-    race::RaceTerms,
+    race::{MemoryTerms, RaceTerms},
     state::{
         AccessSource, BackendFactory, InitialKeys, RecordedTrace, StoreFactory, StoreRace,
         StoreWorkload, SyntheticRecipe, make_trace,
@@ -33,8 +33,13 @@ fn stores_replay_a_trace_to_its_end_and_no_further() {
     };
     // 89 or 90 reads a block.
     assert_eq!((workload.commits(), made.figures.blocks), (42, 47));
-    let terms =
-        RaceTerms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4, read_threads: 0 };
+    let terms = RaceTerms {
+        sync: SyncMode::NoSync,
+        cache_bytes: 64 << 10,
+        retention: 4,
+        read_threads: 0,
+        memory: MemoryTerms::FREE,
+    };
     let race = StoreRace {
         workload: &workload,
         terms: &terms,

@@ -3,7 +3,7 @@
 
 use super::{
     ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendProfile, BackendStats, BulkSink,
-    NodeRead, NodeWrite,
+    CacheLookups, NodeRead, NodeWrite,
 };
 use crate::{
     AccountKey, BackendDelta, BackendIdentity, BackendKey, ProofError, StateError, StateValue,
@@ -121,6 +121,9 @@ pub trait AnyBackend: Send + Sync + 'static {
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError>;
     fn extensions(&self) -> BackendExtensions<'_>;
+    fn cache_lookups(&self) -> CacheLookups {
+        CacheLookups::default()
+    }
 
     /// Whether [`apply`](Self::apply) of the sum of consecutive deltas, under the number of the
     /// last block, has the same effect as applying the blocks one by one: the same root, values,
@@ -237,5 +240,9 @@ impl<B: Backend> AnyBackend for B {
 
     fn extensions(&self) -> BackendExtensions<'_> {
         Backend::extensions(self)
+    }
+
+    fn cache_lookups(&self) -> CacheLookups {
+        Backend::cache_lookups(self)
     }
 }

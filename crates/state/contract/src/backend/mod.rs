@@ -15,6 +15,7 @@ mod extensions;
 mod files;
 pub mod flat;
 mod jobs;
+mod lookups;
 mod ranges;
 mod view;
 mod witness;
@@ -29,6 +30,7 @@ pub use extensions::{
 };
 pub use files::open_with_retry;
 pub use jobs::{BackgroundJob, JobContext, JobHandle, JobOutput, JobRunner};
+pub use lookups::{CacheLookups, LookupCounter};
 pub use ranges::{
     AccountPostValues, ChunkPlace, RangeAnswer, RangeChanges, RangeFormat, RangeServer,
     StateRanges, StateTrie, TrieLeaf,
@@ -275,6 +277,12 @@ pub trait Backend: Send + Sync + 'static {
     ) -> Result<(), StateError> {
         let _ = (view, cache, root, is_tip, rebuilt, report);
         Ok(())
+    }
+
+    /// Lookups in its caches since it was made, on all states; none if it has no caches. Only work
+    /// of blocks and reads of values has to be counted, not proofs.
+    fn cache_lookups(&self) -> CacheLookups {
+        CacheLookups::default()
     }
 
     /// What it can do beyond these methods; nothing by default.

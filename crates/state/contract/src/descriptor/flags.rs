@@ -67,9 +67,13 @@ impl BackendFlag {
     }
 }
 
-/// The flags that are set, of any number of backends, and their values.
+/// The flags that are set, of any number of backends, and their values; and how much memory caches
+/// may take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FlagValues(BTreeMap<&'static str, OsString>);
+pub struct FlagValues {
+    values: BTreeMap<&'static str, OsString>,
+    cache_bytes: Option<u64>,
+}
 
 impl FlagValues {
     /// Sets a flag. The value of a flag that takes none is empty.
@@ -80,7 +84,7 @@ impl FlagValues {
         let value = value.into();
         match flag.check(&value) {
             Ok(()) => {
-                self.0.insert(flag.long, value);
+                self.values.insert(flag.long, value);
                 Ok(())
             }
             Err(why) => Err(MakeError::flag(flag.long, &value, why)),
@@ -89,12 +93,12 @@ impl FlagValues {
 
     /// Whether the flag with this name is set.
     pub fn has(&self, long: &str) -> bool {
-        self.0.contains_key(long)
+        self.values.contains_key(long)
     }
 
     /// The path that the flag with this name is set to.
     pub fn path(&self, long: &str) -> Option<&Path> {
-        self.0.get(long).map(Path::new)
+        self.values.get(long).map(Path::new)
     }
 
     /// The value that the flag with this name is set to.
@@ -105,10 +109,21 @@ impl FlagValues {
         &self,
         long: &'static str,
     ) -> Result<Option<T>, MakeError> {
-        let Some(value) = self.0.get(long) else { return Ok(None) };
+        let Some(value) = self.values.get(long) else { return Ok(None) };
         let failed = |why: String| MakeError::flag(long, value, why);
         let text = value.to_str().ok_or_else(|| failed("it is not UTF-8".into()))?;
         text.parse().map(Some).map_err(|error: T::Err| failed(error.to_string()))
+    }
+
+    /// Limits the caches of a backend to `bytes`. It shrinks what it can do without; what it needs
+    /// anyway stays, and its [profile](crate::BackendProfile::cache_bytes) says how much that is.
+    pub const fn limit_caches(&mut self, bytes: u64) {
+        self.cache_bytes = Some(bytes);
+    }
+
+    /// The limit of a backend's caches in bytes, in place of its default.
+    pub const fn cache_bytes(&self) -> Option<u64> {
+        self.cache_bytes
     }
 }
 

@@ -1,6 +1,6 @@
 //! Counters at the node interface: the read and write amplification that the papers measure.
 
-use retrie_state::RowTable;
+use retrie_state::{CacheLookups, RowTable};
 use std::{
     ops::{Add, Sub},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -31,6 +31,8 @@ struct TableCounters {
     read_bytes: AtomicU64,
     writes: AtomicU64,
     write_bytes: AtomicU64,
+    scanned: AtomicU64,
+    fetched: AtomicU64,
 }
 
 /// The counts of rows at one moment.
@@ -56,6 +58,8 @@ pub struct CounterSnapshot {
     pub history_bytes: u64,
     /// Rows folded from the journal into the tables.
     pub folded_rows: u64,
+    /// Lookups in the backend's own caches.
+    pub caches: CacheLookups,
     /// Time that blocks waited for [jobs](retrie_state::JobRunner), or ran them on their own thread.
     pub job_wait: Duration,
 }
@@ -71,6 +75,11 @@ pub struct TableCounts {
     pub writes: u64,
     /// Bytes of keys and values written.
     pub write_bytes: u64,
+    /// Rows of ranges, among the rows read.
+    pub scanned: u64,
+    /// Single rows that were looked up in the tables, among the rows read. All other single rows
+    /// were in memory, because no fold had moved them to the tables yet.
+    pub fetched: u64,
 }
 
 type NamedCounts = (&'static str, TableCounts);
@@ -107,6 +116,17 @@ impl NodeCounters {
         let counters = &self.tables[usize::from(table.id)];
         counters.reads.fetch_add(1, Relaxed);
         counters.read_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Counts a row of a range, which is a read too.
+    pub(crate) fn scan(&self, table: RowTable, bytes: usize) {
+        self.read(table, bytes);
+        self.tables[usize::from(table.id)].scanned.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a single row that was not in memory.
+    pub(crate) fn fetch(&self, table: RowTable) {
+        self.tables[usize::from(table.id)].fetched.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn write(&self, table: RowTable, bytes: usize) {
@@ -147,6 +167,7 @@ impl NodeCounters {
             undo_bytes: self.undo_bytes.load(Relaxed),
             history_bytes: self.history_bytes.load(Relaxed),
             folded_rows: self.folded_rows.load(Relaxed),
+            caches: CacheLookups::default(),
             job_wait,
             tables,
         }
@@ -160,6 +181,8 @@ impl TableCounters {
             read_bytes: self.read_bytes.load(Relaxed),
             writes: self.writes.load(Relaxed),
             write_bytes: self.write_bytes.load(Relaxed),
+            scanned: self.scanned.load(Relaxed),
+            fetched: self.fetched.load(Relaxed),
         }
     }
 }
@@ -169,6 +192,22 @@ impl CounterSnapshot {
     pub fn table(&self, name: &str) -> TableCounts {
         let of = self.tables.iter().find(|(table, _)| *table == name);
         of.map_or_else(TableCounts::default, |(_, counts)| *counts)
+    }
+
+    /// Reads of single rows: how many were in memory, because they were not folded yet.
+    pub fn unfolded_rows(&self) -> CacheLookups {
+        let lookups = |(_, of): &NamedCounts| CacheLookups {
+            hits: of.reads.saturating_sub(of.scanned + of.fetched),
+            misses: of.fetched,
+        };
+        self.tables.iter().map(lookups).fold(CacheLookups::default(), Add::add)
+    }
+
+    /// Lookups in the backend's caches and of single rows together: what was found in either, and
+    /// what had to be fetched from the tables.
+    pub fn memory_lookups(&self) -> CacheLookups {
+        let rows = self.unfolded_rows();
+        CacheLookups { hits: self.caches.hits + rows.hits, misses: rows.misses }
     }
 }
 
@@ -188,6 +227,7 @@ impl Sub for &CounterSnapshot {
             undo_bytes: self.undo_bytes - earlier.undo_bytes,
             history_bytes: self.history_bytes - earlier.history_bytes,
             folded_rows: self.folded_rows - earlier.folded_rows,
+            caches: self.caches - earlier.caches,
             job_wait: self.job_wait.saturating_sub(earlier.job_wait),
         }
     }
@@ -211,6 +251,7 @@ impl Add for &CounterSnapshot {
             undo_bytes: self.undo_bytes + more.undo_bytes,
             history_bytes: self.history_bytes + more.history_bytes,
             folded_rows: self.folded_rows + more.folded_rows,
+            caches: self.caches + more.caches,
             job_wait: self.job_wait + more.job_wait,
         }
     }
@@ -225,6 +266,8 @@ impl Sub for TableCounts {
             read_bytes: self.read_bytes - earlier.read_bytes,
             writes: self.writes - earlier.writes,
             write_bytes: self.write_bytes - earlier.write_bytes,
+            scanned: self.scanned - earlier.scanned,
+            fetched: self.fetched - earlier.fetched,
         }
     }
 }
@@ -238,6 +281,8 @@ impl Add for TableCounts {
             read_bytes: self.read_bytes + more.read_bytes,
             writes: self.writes + more.writes,
             write_bytes: self.write_bytes + more.write_bytes,
+            scanned: self.scanned + more.scanned,
+            fetched: self.fetched + more.fetched,
         }
     }
 }
@@ -254,17 +299,29 @@ mod tests {
         let counters = NodeCounters::default();
         counters.read(ONE, 10);
         counters.read(TWO, 0);
-        counters.read(TWO, 5);
+        counters.scan(TWO, 5);
+        counters.fetch(ONE);
         counters.write(TWO, 7);
         counters.journal(9);
         let counts = counters.counts(&[ONE, TWO], Duration::ZERO);
-        let one = TableCounts { reads: 1, read_bytes: 10, ..Default::default() };
-        let two = TableCounts { reads: 2, read_bytes: 5, writes: 1, write_bytes: 7 };
+        let one = TableCounts { reads: 1, read_bytes: 10, fetched: 1, ..Default::default() };
+        let two = TableCounts {
+            reads: 2,
+            read_bytes: 5,
+            writes: 1,
+            write_bytes: 7,
+            scanned: 1,
+            fetched: 0,
+        };
         assert_eq!(counts.tables, [("One", one), ("Two", two)]);
         assert_eq!((counts.reads, counts.read_bytes), (3, 15));
         assert_eq!((counts.writes, counts.write_bytes), (1, 7));
         assert_eq!(counts.table("Two"), two);
         assert_eq!(counts.table("Three"), TableCounts::default());
+        // Of two single rows one was in memory; the row of the range is no lookup.
+        assert_eq!(counts.unfolded_rows(), CacheLookups { hits: 1, misses: 1 });
+        let cached = CounterSnapshot { caches: CacheLookups { hits: 2, misses: 2 }, ..counts };
+        assert_eq!(cached.memory_lookups(), CacheLookups { hits: 3, misses: 1 });
     }
 
     #[test]

@@ -275,13 +275,19 @@ impl DurableRows {
         Self { generations, seq, snapshot, _lease: leases.add(seq) }
     }
 
-    pub(crate) fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
-        for generation in self.generations.iter().rev() {
-            if let Some(value) = generation.get(table, key, self.seq) {
-                return Ok(value);
-            }
-        }
+    /// What the generations say of a row; `None` if only the tables know it.
+    pub(crate) fn unfolded(&self, table: RowTable, key: &[u8]) -> Option<Option<Bytes>> {
+        self.generations.iter().rev().find_map(|generation| generation.get(table, key, self.seq))
+    }
+
+    /// A row of the tables.
+    pub(crate) fn folded(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         Ok(self.snapshot.get(table, key)?)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+        self.unfolded(table, key).map_or_else(|| self.folded(table, key), Ok)
     }
 }
 

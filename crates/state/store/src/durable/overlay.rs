@@ -179,6 +179,16 @@ impl RowView {
 
     /// The value of a row, uncounted.
     pub(crate) fn lookup(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+        self.find(table, key, || ())
+    }
+
+    /// The same; calls `on_fetch` if the row is not in memory, before it is read from the tables.
+    fn find(
+        &self,
+        table: RowTable,
+        key: &[u8],
+        on_fetch: impl FnOnce(),
+    ) -> Result<Option<Bytes>, StateError> {
         for layer in self.proposals() {
             if let Some(row) = layer.get(table, key) {
                 return Ok(row.next.clone());
@@ -192,7 +202,14 @@ impl RowView {
                 Some(UndoValue::Patches(more)) => patches.push_newer(more),
             }
         }
-        patches.applied(table, self.durable.get(table, key)?)
+        let value = match self.durable.unfolded(table, key) {
+            Some(value) => value,
+            None => {
+                on_fetch();
+                self.durable.folded(table, key)?
+            }
+        };
+        patches.applied(table, value)
     }
 
     /// The value of a row that is about to be written, if the writer needs it.
@@ -222,7 +239,7 @@ impl RowView {
 impl NodeRead for RowView {
     fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         let begun = if self.is_timed { self.counters.begin_read(table) } else { None };
-        let value = self.lookup(table, key)?;
+        let value = self.find(table, key, || self.counters.fetch(table))?;
         self.counters.end_read(begun);
         self.counters.read(table, value.as_ref().map_or(0, |value| value.len()));
         Ok(value)

@@ -28,7 +28,7 @@ pub(crate) fn scan<'a>(
     let rows = merge(view, top, table, range, direction, FIRST_BATCH);
     Box::new(rows.inspect(move |row| {
         if let Ok((key, value)) = row {
-            counters.read(table, key.len() + value.len());
+            counters.scan(table, key.len() + value.len());
         }
     }))
 }

@@ -3,7 +3,7 @@
 
 use super::{
     block_caches::BlockCaches,
-    counters::NodeCounters,
+    counters::{CounterSnapshot, NodeCounters},
     generation::{DurableRows, LeaseTable, RowGeneration},
     journal::JOURNAL,
     kv::{KvRead, KvStore, KvWrite},
@@ -26,6 +26,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 /// Rows of the framework itself: `tip` and `folded`.
@@ -195,6 +196,12 @@ impl DurableState {
     pub(crate) fn patches_rows(&self) -> bool {
         let is_determined = self.backend.profile().state_determined_root;
         is_determined && self.backend.extensions().maintenance.is_none()
+    }
+
+    /// The counts since opening; blocks have waited `job_wait` for jobs.
+    pub(crate) fn counts(&self, job_wait: Duration) -> CounterSnapshot {
+        let caches = self.backend.cache_lookups();
+        CounterSnapshot { caches, ..self.counters.counts(&self.tables, job_wait) }
     }
 
     /// The error for an operation that the backend does not support.

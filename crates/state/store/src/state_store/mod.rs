@@ -169,7 +169,7 @@ impl StoreWatch {
         drop(view);
         let memory = durable.memory.lock();
         Some(StoreGauges {
-            counts: durable.counters.counts(&durable.tables, jobs.wait_time()),
+            counts: durable.counts(jobs.wait_time()),
             pending_bytes: memory.pending_bytes(),
             disk_bytes,
             file_bytes,
@@ -363,7 +363,7 @@ impl StateStore {
 
     /// Counts at the node interface since opening, in total and for each table.
     pub fn counts(&self) -> CounterSnapshot {
-        self.durable.counters.counts(&self.durable.tables, self.jobs.wait_time())
+        self.durable.counts(self.jobs.wait_time())
     }
 
     /// Gauges of the store, for metrics; the watch does not keep the store open.

@@ -140,6 +140,21 @@ impl BlockCorpus {
         files.iter().map(|file| Bundle::load(&file.path).map_err(failed)).collect()
     }
 
+    /// All bundles, by block number: those of a witness, and those with a plain pre-state. A block that is
+    /// in both folders is there twice.
+    ///
+    /// # Errors
+    /// If data is missing or wrong.
+    pub fn bundles(&self) -> Result<Vec<Bundle>, TraceError> {
+        let failed = |e| TraceError::Source(Box::new(e));
+        let mut files = Vec::new();
+        for name in BUNDLES {
+            files.extend(list_bundles(self.folder_of(name)?).map_err(failed)?);
+        }
+        files.sort();
+        files.iter().map(|file| Bundle::load(&file.path).map_err(failed)).collect()
+    }
+
     fn folder_of(&self, name: &'static str) -> Result<PathBuf, TraceError> {
         let folder = self.folder.join(name);
         let missing = TraceError::NoData { folder: self.folder.clone(), missing: name };
