@@ -131,6 +131,17 @@ pub enum LightClientError {
         /// What is wrong.
         fault: LogsFault,
     },
+    /// An index table of an answer of `state_getLogs` is refused.
+    #[cfg(feature = "logs")]
+    #[error("the index table of {size} blocks from block {first} on is refused: {fault}")]
+    Table {
+        /// Its first block.
+        first: u64,
+        /// Number of its blocks.
+        size: u64,
+        /// What is wrong.
+        fault: TableFault,
+    },
     /// The code does not have the account's code hash.
     #[error("the code has hash {got}, the account names {expected}")]
     Code {
@@ -163,6 +174,8 @@ impl LightClientError {
             Self::Value { .. } => "value",
             Self::Code { .. } => "code",
             Self::Logs { fault, .. } => fault.class(),
+            #[cfg(feature = "logs")]
+            Self::Table { fault, .. } => fault.class(),
         }
     }
 }
@@ -182,6 +195,27 @@ pub enum LogsFault {
     /// The receipts are others than those of the header.
     #[error("its receipts have root {0}, its header names another one")]
     ReceiptsRoot(B256),
+    /// A node of the trie of receipts is left out.
+    #[error("the node {0} of the trie of its receipts is left out")]
+    MissingNode(B256),
+    /// A node of the trie of receipts is not needed.
+    #[error("a node of the trie of its receipts is not needed")]
+    SurplusNode,
+    /// There is no receipt of a transaction that an index table names.
+    #[error("there is no receipt of its transaction {0}, which an index table names")]
+    NoReceipt(u32),
+    /// No index table shows a transaction that has a matching log.
+    #[error("no index table shows its transaction {0}, which has a matching log")]
+    MissingTransaction(u32),
+    /// No index table shows that the block of a header is this one.
+    #[error("no index table shows that it has the header of hash {0}")]
+    OtherBlock(B256),
+    /// The slots that are shown are not those of the index tables.
+    #[error(
+        "the answer must show the roots of its index tables in the index contract, or the caller must \
+         give them"
+    )]
+    OtherState,
     /// The answer states other logs than the receipts have.
     #[error("the answer states other logs than its receipts have")]
     StatedLogs,
@@ -190,11 +224,59 @@ pub enum LogsFault {
 impl LogsFault {
     const fn class(self) -> &'static str {
         match self {
-            Self::MissingReceipts => "missing",
-            Self::SurplusReceipts => "unused",
-            Self::MalformedReceipts => "malformed",
+            Self::MissingReceipts
+            | Self::MissingNode(_)
+            | Self::MissingTransaction(_)
+            | Self::OtherState => "missing",
+            Self::SurplusReceipts | Self::SurplusNode => "unused",
+            Self::MalformedReceipts | Self::NoReceipt(_) => "malformed",
             Self::ReceiptsRoot(_) => "root",
+            Self::OtherBlock(_) => "header",
             Self::StatedLogs => "claim",
+        }
+    }
+}
+
+/// What is wrong with an index table of an answer of `state_getLogs`.
+#[cfg(feature = "logs")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableFault {
+    /// There is no such table, or its bytes are no entries and nodes.
+    #[error("there is no such table, or its bytes are no entries in order")]
+    Malformed,
+    /// Its nodes do not fit its entries.
+    #[error(transparent)]
+    Proof(retrie_log_tables::TableProofError),
+    /// Its entries lead to another root.
+    #[error("its entries lead to root {0}, which is not the trusted one")]
+    Root(B256),
+    /// The trusted state does not have its root.
+    #[error("the index contract does not have its root, or the caller gave none")]
+    NotStored,
+    /// No table has a block of the range.
+    #[error("it is missing, or a table before it")]
+    Gap,
+    /// It shows all entries of no condition of the filter.
+    #[error("it does not show all entries of any condition of the filter")]
+    Incomplete,
+    /// It is not needed, or an entry of it.
+    #[error("it has entries that are not needed")]
+    Surplus,
+}
+
+#[cfg(feature = "logs")]
+impl TableFault {
+    const fn class(self) -> &'static str {
+        use retrie_log_tables::TableProofError;
+
+        match self {
+            Self::Malformed | Self::Proof(TableProofError::Disorder) => "malformed",
+            Self::Root(_) => "root",
+            Self::Proof(TableProofError::MissingNode)
+            | Self::NotStored
+            | Self::Gap
+            | Self::Incomplete => "missing",
+            Self::Proof(TableProofError::SurplusNode) | Self::Surplus => "unused",
         }
     }
 }

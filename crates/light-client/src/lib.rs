@@ -55,7 +55,8 @@
 //! * **Provenance** ([`ProvenanceResponse`]): the values of a key over a range of blocks, proven
 //!   under one root.
 //! * **Complete logs** (`LogsResponse`, feature `logs`): the logs of a range of blocks for a filter,
-//!   with the headers and receipts that show that none is missing.
+//!   with the headers and receipts that show that none is missing; or with parts of index tables
+//!   (`LogTablesResponse`, EIP-8304), whose roots are in the state.
 //!
 //! # Assumptions
 //!
@@ -85,12 +86,19 @@ mod verifier;
 pub use call::{AccountReads, CallResponse};
 #[cfg(feature = "calls")]
 pub use call::{TrustedBlock, VerifiedCall};
+#[cfg(feature = "logs")]
+pub use error::TableFault;
 pub use error::{HeaderFault, LightClientError, LogsFault};
 #[cfg(feature = "logs")]
-pub use logs::{CompleteLogs, HeaderWithReceipts, LogsResponse, VerifiedLog, verify_logs};
+pub use logs::{
+    CompleteLogs, HeaderWithPaths, HeaderWithReceipts, LogTablesResponse, LogsResponse, RangeBytes,
+    TableSlice, TableTrust, TabledLogs, VerifiedLog, verify_log_tables, verify_logs,
+};
 pub use provenance::{ProvenanceResponse, VersionClaim, VersionValue};
 pub use response::{AccountClaim, EthProofResponse, EthSlotProof, SlotClaim, StateProofResponse};
 pub use retrie_backends::{ParamsFacts, ProofFormat, ProofVerifier};
+#[cfg(feature = "logs")]
+pub use retrie_log_tables::{TableProofError, TableSpan};
 pub use retrie_state::{
     Account, BlockRef, KeyForm, ProofError, StateKey, StateProof, StateValue, ValueVersion,
 };

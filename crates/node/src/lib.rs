@@ -34,7 +34,7 @@ pub use descriptors::raise_limit;
 use alloy_primitives::Address;
 use args::{
     AuthArgs, BuilderArgs, ChainArgs, DEFAULT_CHAIN, DbArgs, DevArgs, EngineArgs, FollowArgs,
-    LogArgs, NetworkArgs, StateArgs, SyncArgs, SyncModeChoice, TxPoolArgs,
+    LogArgs, LogTablesArgs, NetworkArgs, StateArgs, SyncArgs, SyncModeChoice, TxPoolArgs,
 };
 use eyre::{Context, bail};
 use network::{NodePeers, PeerTraffic, start_block_sync, start_gossip};
@@ -101,6 +101,8 @@ pub struct NodeCommand {
     #[command(flatten)]
     follow: FollowArgs,
     #[command(flatten)]
+    logs: LogTablesArgs,
+    #[command(flatten)]
     log: LogArgs,
 }
 
@@ -138,7 +140,10 @@ impl NodeCommand {
     }
 
     fn chain_and_datadir(&self) -> eyre::Result<(Arc<ChainSpec>, PathBuf)> {
-        let (spec, datadir) = self.chain.resolve_or(self.default_chain())?;
+        let (mut spec, datadir) = self.chain.resolve_or(self.default_chain())?;
+        if self.dev.dev && self.logs.tables && self.chain.is_open(&datadir)? {
+            spec = ChainSpec::dev_with_index_tables();
+        }
         if self.dev.dev && spec.is_public() {
             bail!(
                 "--dev is a chain of its own, never {}: leave out --chain, or choose another \
@@ -327,7 +332,7 @@ impl NodeCommand {
             services.add(start_referee_joiner(chain.clone(), joining)?);
         }
         services.add(EngineService { engine, chain: chain.clone() });
-        services.add(start_log_indexer(chain, LogBounds::default())?);
+        services.add(start_log_indexer(chain, LogBounds::default(), self.logs.tables)?);
         Ok(handle)
     }
 

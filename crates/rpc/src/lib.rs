@@ -37,6 +37,7 @@ mod engine;
 mod error;
 mod eth;
 mod eth_state;
+mod gathered_proof;
 mod geth_errors;
 mod header_root;
 mod namespace;

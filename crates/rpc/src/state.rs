@@ -6,18 +6,16 @@ use crate::{
     call,
     context::ResolveBlock,
     eth,
-    proof_peers::{GatherError, PartRequest, ProofAssembler},
+    gathered_proof::{BegunProof, MAX_KEYS},
 };
 use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use alloy_serde::JsonStorageKey;
 use jsonrpsee::{Methods, RpcModule};
 use retrie_engine::{LiveView, StateNeed};
-use retrie_light_client::{ProvenanceResponse, StateProofResponse};
-use retrie_state::{
-    Account, BackendKey, ProofError, ProofHole, StateError, StateKey, StateProof, StateReader,
-};
-use serde::Serialize;
+use retrie_light_client::{AccountReads, ProvenanceResponse, StateProofResponse};
+use retrie_state::{Account, StateError, StateKey, StateReader};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Most slots of one request.
@@ -84,11 +82,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     });
     register_async(&mut module, "state_getProof", ProofRequest::of, prove);
     register_read(&mut module, "state_getProofPart", |rpc, view, args| {
-        let ProofRequest { address, slots, id } = ProofRequest::of(args)?;
-        let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
-        let block = view.resolve(id)?.hash();
-        let keys = StateProofResponse::keys_of(address, slots);
-        Ok(view.provable_state(&block, &address)?.prove_part(&keys)?.bytes)
+        prove_part(rpc, &view, args)
     });
     register_quick(&mut module, "state_proofShard", |rpc, _| {
         let backend = rpc.live.backend();
@@ -138,131 +132,78 @@ struct ProofRequest {
 
 impl ProofRequest {
     fn of(args: &mut MethodParams<'_>) -> RpcResult<Self> {
-        let address = args.required()?;
-        let slots = args.optional::<Vec<JsonStorageKey>>()?.unwrap_or_default();
-        let slots: Vec<B256> = slots.iter().map(JsonStorageKey::as_b256).collect();
-        let id = args.block_or_latest()?;
-        if slots.len() > MAX_SLOTS {
-            let message = format!("too many slots: {} (max {MAX_SLOTS})", slots.len());
-            return Err(RpcError::InvalidParams(message));
-        }
-        Ok(Self { address, slots, id })
+        let (address, slots) = (args.required()?, slots(args)?);
+        Ok(Self { address, slots, id: args.block_or_latest()? })
     }
 }
 
-/// A complete proof, or this node's part of it.
-enum BegunProof {
-    Whole(StateProofResponse),
-    Part(PartialProof),
-}
-
-/// The response without the complete proof.
-struct PartialProof {
-    wanted: ProofRequest,
+/// The response of `state_getProof`, whose proof may lack parts.
+struct BegunResponse {
+    address: Address,
     account: Option<Account>,
     values: Vec<(B256, U256)>,
-    /// This node's part of the proof.
-    own: StateProof,
-    /// The error that names the missing shard.
-    outside: StateError,
+    proof: BegunProof,
 }
 
-/// `state_getProof`. While it asks other nodes, the request holds no thread, permit or view:
-/// otherwise two nodes that ask each other could block each other.
+/// `state_getProof`.
 async fn prove(rpc: Arc<RpcContext>, wanted: ProofRequest) -> RpcResult<StateProofResponse> {
     let context = rpc.clone();
-    let PartialProof { wanted, account, values, own, outside } =
-        match rpc.run_read(move |view| begin(&context, &view, wanted.clone())).await? {
-            BegunProof::Whole(answer) => return Ok(answer),
-            BegunProof::Part(unfinished) => unfinished,
-        };
-    let Some(peers) = &rpc.proof_peers else { return Err(outside.into()) };
-    let ProofRequest { address, slots, .. } = wanted;
-    let keys = StateProofResponse::keys_of(address, slots.iter().copied());
-    let ask = PartRequest { address, slots, block: own.block.hash };
-    let parts = OwnProofPart {
-        rpc: rpc.clone(),
-        keys,
-        block: own.block.hash,
-        root: own.root,
-        own: own.bytes.clone(),
-    };
-    let bytes = peers.gather(ask, Arc::new(parts)).await.map_err(|error| match error {
-        GatherError::Own(error) => error,
-        error => RpcError::Rejected(format!("{outside}: {error}")),
-    })?;
-    Ok(StateProofResponse::new(StateProof { bytes, ..own }, address, account, values))
+    let begun = rpc.run_read(move |view| begin(&context, &view, wanted.clone())).await?;
+    let BegunResponse { address, account, values, proof } = begun;
+    Ok(StateProofResponse::new(proof.finish(&rpc).await?, address, account, values))
 }
 
-fn begin(rpc: &RpcContext, view: &LiveView, wanted: ProofRequest) -> RpcResult<BegunProof> {
+fn begin(rpc: &RpcContext, view: &LiveView, wanted: ProofRequest) -> RpcResult<BegunResponse> {
     let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
-    let block = view.resolve(wanted.id)?.hash();
-    let (address, slots) = (wanted.address, &wanted.slots);
+    let ProofRequest { address, slots, id } = wanted;
+    let block = view.resolve(id)?.hash();
     // The values come from the same state as the proof: the state of the root.
     let state = view.provable_state(&block, &address)?;
-    let keys = StateProofResponse::keys_of(address, slots.iter().copied());
-    let (proof, outside) = match state.prove(&keys) {
-        Err(outside @ StateError::OutsideShard { .. }) if rpc.proof_peers.is_some() => {
-            (state.prove_part(&keys)?, Some(outside))
-        }
-        proof => (proof?, None),
-    };
     let value = |slot: &B256| Ok((*slot, state.slot(&address, slot)?));
     let values = slots.iter().map(value).collect::<Result<Vec<_>, StateError>>()?;
     let account = state.account(&address)?;
-    Ok(match outside {
-        None => BegunProof::Whole(StateProofResponse::new(proof, address, account, values)),
-        Some(outside) => {
-            BegunProof::Part(PartialProof { wanted, account, values, own: proof, outside })
-        }
-    })
+    let proof = BegunProof::of(rpc, &state, vec![AccountReads { address, slots }])?;
+    Ok(BegunResponse { address, account, values, proof })
 }
 
-/// Checks parts of a proof against this node's own part and state.
-struct OwnProofPart {
-    rpc: Arc<RpcContext>,
-    keys: Vec<StateKey>,
-    block: B256,
-    root: B256,
-    own: Bytes,
+/// The accounts of `state_getProofPart`: one, whose slots follow, or all with their slots.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum PartAccounts {
+    One(Address),
+    All(Vec<AccountReads>),
 }
 
-impl OwnProofPart {
-    fn all(&self, others: &[Bytes]) -> Vec<Bytes> {
-        [&self.own].into_iter().chain(others).cloned().collect()
+/// `state_getProofPart`: this node's part of the proof of `state_getProof` or `state_call`.
+fn prove_part(rpc: &RpcContext, view: &LiveView, args: &mut MethodParams<'_>) -> RpcResult<Bytes> {
+    let reads = match args.required::<PartAccounts>()? {
+        PartAccounts::One(address) => vec![AccountReads { address, slots: slots(args)? }],
+        PartAccounts::All(reads) => reads,
+    };
+    let id = args.block_or_latest()?;
+    let count: usize = reads.iter().map(|account| 1 + account.slots.len()).sum();
+    if count > MAX_KEYS {
+        let message = format!("too many accounts and slots: {count} (max {MAX_KEYS})");
+        return Err(RpcError::InvalidParams(message));
     }
-
-    fn backend_keys(&self) -> Vec<BackendKey> {
-        self.rpc.live.chain().state().keys().keys(&self.keys)
-    }
+    let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
+    let block = view.resolve(id)?.hash();
+    let state = match &reads[..] {
+        [AccountReads { address, .. }] => view.provable_state(&block, address)?,
+        _ => view.provable_after(&block)?.1,
+    };
+    Ok(state.prove_part(&AccountReads::keys(&reads))?.bytes)
 }
 
-impl ProofAssembler for OwnProofPart {
-    fn holes(&self, others: &[Bytes]) -> Result<Vec<ProofHole>, ProofError> {
-        let shards = self.rpc.live.backend().extensions().proof_shards.ok_or(NO_SHARDS)?;
-        shards.holes(&self.backend_keys(), &self.all(others))
+/// The next parameter: slots of an account.
+fn slots(args: &mut MethodParams<'_>) -> RpcResult<Vec<B256>> {
+    let slots = args.optional::<Vec<JsonStorageKey>>()?.unwrap_or_default();
+    if slots.len() > MAX_SLOTS {
+        let message = format!("too many slots: {} (max {MAX_SLOTS})", slots.len());
+        return Err(RpcError::InvalidParams(message));
     }
-
-    fn fills(&self, shard: &str, hole: &ProofHole) -> bool {
-        let shards = self.rpc.live.backend().extensions().proof_shards;
-        shards.is_some_and(|shards| shards.fills(shard, hole))
-    }
-
-    fn finish(&self, others: &[Bytes]) -> Result<Bytes, ProofError> {
-        let backend = self.rpc.live.backend();
-        let whole =
-            backend.extensions().proof_shards.ok_or(NO_SHARDS)?.combine(&self.all(others))?;
-        backend.verify(self.root, &self.backend_keys(), &whole)?;
-        Ok(whole)
-    }
-
-    fn check(&self, part: &Bytes) -> RpcResult<Result<(), ProofError>> {
-        let state = self.rpc.view()?.state_at(&self.block, StateNeed::Proofs)?;
-        Ok(state.check_part(&self.keys, &self.own, part)?)
-    }
+    Ok(slots.iter().map(JsonStorageKey::as_b256).collect())
 }
-
-const NO_SHARDS: ProofError = ProofError::WrongKind { what: "the backend has no proof shards" };
 
 /// `state_getProvenance(address, slot | null, from, to)`: the versions of an account or slot over a
 /// range of blocks, proven under the root of the head.

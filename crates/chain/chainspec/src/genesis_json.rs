@@ -63,6 +63,9 @@ const QUANTITY: &str = "a whole number: JSON number, decimal string or 0x hex, w
 /// fork of the execution rules, so `EthereumHardfork` does not have it.
 const BINARY_TREE_TIME: &str = "binaryTrieTime";
 
+/// The block from which on roots of index tables are stored (EIP-8304). It has no fork yet.
+pub(super) const INDEX_TABLES_BLOCK: &str = "eip8304Block";
+
 /// Parses a genesis file.
 pub(crate) fn parse(json: &str) -> Result<ChainSpec, ChainSpecError> {
     let top = JsonObject::parse("", json)?;
@@ -113,7 +116,8 @@ pub(crate) fn parse(json: &str) -> Result<ChainSpec, ChainSpecError> {
         deposit_contract,
         dao_fork,
     });
-    Ok(spec.with_binary_tree_time(binary_tree_time))
+    let index_tables_block = config.u64(INDEX_TABLES_BLOCK)?;
+    Ok(spec.with_binary_tree_time(binary_tree_time).with_index_tables_block(index_tables_block))
 }
 
 /// The binary tree builds upon Cancun, from which on only contracts of the same transaction are

@@ -9,6 +9,8 @@
 //!   EIP-7892).
 //! * **binary tree time**: the time from which on headers carry the root of the partitioned binary
 //!   tree (EIP-8297), if the chain has one. Before it they carry that of the Merkle Patricia trie.
+//! * **index tables block**: the block from which on roots of index tables are stored in the index
+//!   contract (EIP-8304), if the chain has one.
 //! * **allocation** (alloc): the accounts that exist in block 0.
 //!
 //! # Where things are

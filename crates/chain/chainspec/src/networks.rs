@@ -27,6 +27,7 @@ use alloy_hardforks::{
     sepolia::{SEPOLIA_BPO1_TIMESTAMP, SEPOLIA_BPO2_TIMESTAMP, SEPOLIA_PARIS_BLOCK},
 };
 use alloy_primitives::{Address, B256, Bytes, U256, address, b256, bytes};
+use retrie_log_tables::{INDEX_CONTRACT, INDEX_CONTRACT_CODE};
 
 use crate::{
     ChainSpec, ChainSpecError, ChainSpecParts, DaoFork, alloc_codec::unpack_alloc, genesis_json,
@@ -166,6 +167,19 @@ impl ChainSpec {
     pub fn dev() -> Arc<Self> {
         static SPEC: LazyLock<Arc<ChainSpec>> = LazyLock::new(|| Arc::new(dev()));
         Arc::clone(&SPEC)
+    }
+
+    /// As [`dev`](Self::dev), with the index contract of EIP-8304, in which each block stores the roots
+    /// of index tables.
+    pub fn dev_with_index_tables() -> Arc<Self> {
+        let mut parts = dev_parts();
+        let contract = GenesisAccount {
+            nonce: Some(1),
+            code: Some(INDEX_CONTRACT_CODE.clone()),
+            ..Default::default()
+        };
+        parts.genesis.alloc.insert(INDEX_CONTRACT, contract);
+        Arc::new(Self::new(parts).with_index_tables_block(Some(0)))
     }
 
     /// Whether this is one of the public networks, by its genesis block.
@@ -318,6 +332,10 @@ fn hoodi() -> ChainSpec {
 }
 
 fn dev() -> ChainSpec {
+    ChainSpec::new(dev_parts())
+}
+
+fn dev_parts() -> ChainSpecParts {
     let system_contract = |code: &Bytes| GenesisAccount {
         nonce: Some(1),
         code: Some(code.clone()),
@@ -342,7 +360,7 @@ fn dev() -> ChainSpec {
             request_queue(&CONSOLIDATION_REQUEST_PREDEPLOY_CODE),
         ),
     ]);
-    ChainSpec::new(ChainSpecParts {
+    ChainSpecParts {
         name: "dev".to_owned(),
         chain_id: 1337,
         genesis: Genesis {
@@ -357,5 +375,5 @@ fn dev() -> ChainSpec {
         // Stated explicitly: clients read a file without this field in different ways.
         deposit_contract: Some(MAINNET_DEPOSIT_CONTRACT_ADDRESS),
         dao_fork: None,
-    })
+    }
 }

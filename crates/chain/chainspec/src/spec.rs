@@ -69,6 +69,7 @@ pub struct ChainSpec {
     deposit_contract: Option<Address>,
     dao_fork: Option<DaoFork>,
     binary_tree_time: Option<u64>,
+    index_tables_block: Option<u64>,
     /// The same chain with Paris active, where the merge block is unknown. Built on first use.
     merged: OnceLock<Arc<Self>>,
 }
@@ -117,6 +118,7 @@ impl ChainSpec {
             deposit_contract,
             dao_fork,
             binary_tree_time: None,
+            index_tables_block: None,
             merged: OnceLock::new(),
         }
     }
@@ -199,6 +201,20 @@ impl ChainSpec {
     /// seconds: `binaryTrieTime` of a genesis file. `None` if they never do.
     pub const fn binary_tree_time(&self) -> Option<u64> {
         self.binary_tree_time
+    }
+
+    /// The same chain, whose blocks store the roots of index tables (EIP-8304) in the index contract
+    /// from this block on; with `None` they never do. Without that contract nothing is stored.
+    pub fn with_index_tables_block(mut self, block: Option<u64>) -> Self {
+        self.index_tables_block = block;
+        self.merged = OnceLock::new();
+        self
+    }
+
+    /// The block from which on roots of index tables (EIP-8304) are stored: `eip8304Block` of a
+    /// genesis file. `None` if they never are.
+    pub const fn index_tables_block(&self) -> Option<u64> {
+        self.index_tables_block
     }
 
     /// Whether a header with this timestamp carries the root of the partitioned binary tree.

@@ -59,6 +59,7 @@ mod disk_sync;
 mod env;
 mod error;
 mod history_kept;
+mod index_tables;
 mod kv;
 mod lock;
 mod logs;
@@ -83,6 +84,7 @@ pub use error::{
     TableError,
 };
 pub use history_kept::{ACCESS_LIST_DISTANCE, HistoryKept, KeptBlocks};
+pub use index_tables::{StoredTable, add_to_table};
 pub use logs::{LogBounds, LogCandidates, LogQuery};
 pub use snapshot::ReadTxn;
 pub use stats::{DbStats, TableStats};

@@ -137,6 +137,7 @@ fn note_of(spec: &ChainSpec) -> Option<String> {
     if let Some(Ok(known)) = known
         && (known.chain_id(), known.genesis_hash()) == (spec.chain_id(), spec.genesis_hash())
         && known.binary_tree_time() == spec.binary_tree_time()
+        && known.index_tables_block() == spec.index_tables_block()
     {
         return Some(spec.name().to_owned());
     }

@@ -23,6 +23,9 @@
 //! | `Metadata` | `note/` and a name | any bytes; the writer of the note defines them |
 //! | `LogSegments` | first block (8) | last block (8), its hash (32), number of postings (4) |
 //! | `LogPostings` | first block of the segment (8), term (4), block offset (2) | postings from there on, see [`logs`](crate::LogQuery) |
+//! | `IndexTables` | number of blocks (2), first block (8) | hash of the last block (32), number of entries (4), root (32), see [`index_table`](crate::ReadTxn::index_table) |
+//! | `IndexEntries` | number of blocks (2), first block (8), chunk (4) | 256 entries (EIP-8304), each as the number of bytes that it shares with the one before (1), and its other bytes |
+//! | `IndexEntries` | number of blocks (2), first block (8), 2^31 + group (4) | roots of 256 chunks |
 //! | `DevPatches` | id | manual changes to the state before the block (dev chains): see `retrie_pipeline::StatePatch` |
 //! | `AccessLists` | id | RLP of the block access list (EIP-7928), from Amsterdam on |
 //! | `Preimages` | keccak-256 of an address or slot (32) | the address (20) or the slot (32), see [`KeyPreimage`](crate::KeyPreimage) |
@@ -75,11 +78,15 @@ pub enum ChainTable {
     AccessLists,
     /// Addresses and slots by their hashes.
     Preimages,
+    /// Index tables (EIP-8304): their blocks and roots.
+    IndexTables,
+    /// Their entries.
+    IndexEntries,
 }
 
 impl ChainTable {
     /// All tables, in the order of their declaration.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Headers,
         Self::BlockIndex,
         Self::Canonical,
@@ -96,15 +103,19 @@ impl ChainTable {
         Self::DevPatches,
         Self::AccessLists,
         Self::Preimages,
+        Self::IndexTables,
+        Self::IndexEntries,
     ];
 
     /// Tables that datadirs of earlier versions lack. The next opening for writing creates them.
-    pub(crate) const LATER: [Self; 5] = [
+    pub(crate) const LATER: [Self; 7] = [
         Self::LogSegments,
         Self::LogPostings,
         Self::DevPatches,
         Self::AccessLists,
         Self::Preimages,
+        Self::IndexTables,
+        Self::IndexEntries,
     ];
 
     /// Name on disk.
@@ -126,6 +137,8 @@ impl ChainTable {
             Self::DevPatches => "DevPatches",
             Self::AccessLists => "AccessLists",
             Self::Preimages => "Preimages",
+            Self::IndexTables => "IndexTables",
+            Self::IndexEntries => "IndexEntries",
         }
     }
 }
@@ -184,7 +197,7 @@ mod tests {
             names.join(" "),
             "Headers BlockIndex Canonical Bodies Transactions Receipts TxLookup Codes \
              TotalDifficulty BackendRoots Metadata LogSegments LogPostings DevPatches \
-             AccessLists Preimages"
+             AccessLists Preimages IndexTables IndexEntries"
         );
     }
 

@@ -1,4 +1,4 @@
-//! [`start_log_indexer`]: keeps the log index at the head of the durable chain.
+//! [`start_log_indexer`]: keeps the log index, and index tables, at the head of the durable chain.
 
 use crate::{BackgroundThread, EngineError, background::BackgroundControl};
 use retrie_db::LogBounds;
@@ -14,7 +14,8 @@ const POLL: Duration = Duration::from_secs(1);
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
 /// Keeps the [log index](retrie_db::DatabaseEnv::index_logs) of a datadir on the thread `log-index`,
-/// in steps, with a pause as long as the step after each. Each step is durable, so a restarted node
+/// in steps, with a pause as long as the step after each; if asked for, also its
+/// [index tables](retrie_db::DatabaseEnv::keep_index_tables). Each step is durable, so a restarted node
 /// continues from the last one. While steps fail, log searches read blocks one by one.
 ///
 /// The thread keeps the datadir open.
@@ -24,16 +25,27 @@ const AFTER_FAILURE: Duration = Duration::from_secs(30);
 pub fn start_log_indexer(
     chain: Arc<ChainStore>,
     bounds: LogBounds,
+    with_tables: bool,
 ) -> Result<BackgroundThread, EngineError> {
-    let run = move |control: &BackgroundControl| keep_indexing(&chain, &bounds, control);
+    let run =
+        move |control: &BackgroundControl| keep_indexing(&chain, &bounds, with_tables, control);
     BackgroundThread::start("log-index", "log index", run)
 }
 
-fn keep_indexing(chain: &ChainStore, bounds: &LogBounds, control: &BackgroundControl) {
+fn keep_indexing(
+    chain: &ChainStore,
+    bounds: &LogBounds,
+    with_tables: bool,
+    control: &BackgroundControl,
+) {
+    let active_from = chain.spec().index_tables_block().unwrap_or_default();
     let mut steps = 0_u64;
     loop {
         let began = Instant::now();
-        let step = chain.db().index_logs(bounds, &control.stop);
+        let step = chain.db().index_logs(bounds, &control.stop).and_then(|more| {
+            let tables = with_tables && chain.db().keep_index_tables(active_from, &control.stop)?;
+            Ok(more || tables)
+        });
         let failed = step.as_ref().err().map(ToString::to_string);
         let pause = match step {
             Ok(true) => {

@@ -9,6 +9,7 @@ use alloy_primitives::{Address, B256, Bytes};
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_db::ChainRead;
 use retrie_execution::{BlockHashes, CodeReader, ExecutionInput, LayeredState};
+use retrie_log_tables::{TableBuilder, TableSpan};
 use retrie_pipeline::{PipelineError, SessionSet, StatePatch, StoreSetId};
 use retrie_state::{BlockRef, StateError, StateKey, StateReader, StateValue, StoreError};
 use retrie_state_store::{StateId, StateProvider, StateSession};
@@ -390,7 +391,42 @@ impl CodeReader for PostState {
     }
 }
 
+impl PostState {
+    /// The root of the index table of the block and its ancestors, from their receipts.
+    fn table_of(&self, span: TableSpan) -> Result<Option<B256>, PipelineError> {
+        let mut table = TableBuilder::default();
+        let mut at = Some(self.header.clone());
+        let mut hashes = Vec::new();
+        // Down to the first block of the span: ancestors that are not canonical have no numbers.
+        while let Some(header) = at {
+            if header.number <= span.last() {
+                hashes.push(header.hash());
+            }
+            if header.number <= span.first() {
+                break;
+            }
+            at = self.view.header(&header.parent_hash)?;
+        }
+        if hashes.len() as u64 != span.size() {
+            return Ok(None);
+        }
+        for hash in hashes.iter().rev() {
+            if !self.view.add_to_table(&mut table, hash)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(table.finish().root()))
+    }
+}
+
 impl BlockHashes for PostState {
+    fn table_root(&self, span: TableSpan) -> Result<Option<B256>, StateError> {
+        self.table_of(span).map_err(|error| {
+            let action = format!("indexing blocks {} to {}", span.first(), span.last());
+            StoreError::new(action, error).into()
+        })
+    }
+
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         let ancestor = || -> Result<Option<B256>, PipelineError> {
             let mut at = self.header.clone();

@@ -1,15 +1,23 @@
 //! [`LiveView`]: a consistent snapshot of the chain, for reading.
 
-use crate::live::{ChainSnapshot, LiveChain};
+use crate::{
+    live::{ChainSnapshot, LiveChain},
+    live_table::LiveTable,
+};
 use alloy_consensus::transaction::Recovered;
 use alloy_primitives::{Address, B256, Bytes, U256, map::HashSet};
 use retrie_chainspec::primitives::{
     BlockBody, Header, Receipt, RecoveredBlock, SealedHeader, Transaction,
 };
-use retrie_db::{ChainRead, KeyPreimage, LogQuery, ReadTxn, StoredTransaction};
+use retrie_db::{ChainRead, KeyPreimage, LogQuery, ReadTxn, StoredTransaction, add_to_table};
+use retrie_log_tables::{TableBuilder, TableSpan};
 use retrie_pipeline::{BlockWithReceipts, ExecutedBlock, PipelineError, RootKind, StatePatch};
 use retrie_state::{AccountKey, BlockRef};
 use std::{fmt, ops::RangeInclusive, sync::Arc};
+
+/// Index tables whose last block is among so many at the head are made when they are asked for: not
+/// all of them are stored yet.
+const MADE_TABLES: u64 = 64;
 
 /// A snapshot of the chain: its blocks in memory and the durable chain below them.
 #[derive(Clone)]
@@ -128,6 +136,64 @@ impl LiveView {
         };
         let candidates = self.read.log_candidates(query, range, durable)?;
         Ok(candidates.map(|number| number.map_err(PipelineError::from)))
+    }
+
+    /// The index table (EIP-8304) of canonical blocks: the stored one, or for recent blocks one that is
+    /// made from their receipts. `None` if there is none, or receipts are missing.
+    pub fn index_table(&self, span: TableSpan) -> Result<Option<LiveTable<'_>>, PipelineError> {
+        if span.last() > self.head().number {
+            return Ok(None);
+        }
+        if self.is_below_memory(span.last())
+            && let Some(table) = self.read.index_table(span)?
+        {
+            return Ok(Some(LiveTable::Stored(table)));
+        }
+        if !self.is_made_when_asked(span) {
+            return Ok(None);
+        }
+        let mut table = TableBuilder::default();
+        for number in span.first()..=span.last() {
+            let Some(hash) = self.canonical_hash(number)? else { return Ok(None) };
+            if !self.add_to_table(&mut table, &hash)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(LiveTable::Made(table.finish())))
+    }
+
+    /// Whether there may be such a table; it is not read.
+    pub fn has_index_table(&self, span: TableSpan) -> Result<bool, PipelineError> {
+        if span.last() > self.head().number {
+            return Ok(false);
+        }
+        if self.is_made_when_asked(span) {
+            return Ok(true);
+        }
+        Ok(self.is_below_memory(span.last()) && self.read.has_index_table(span)?)
+    }
+
+    /// Adds a known block to an index table; `false` if its receipts are not there.
+    pub fn add_to_table(
+        &self,
+        table: &mut TableBuilder,
+        hash: &B256,
+    ) -> Result<bool, PipelineError> {
+        if let Some(block) = self.snapshot.blocks.get(hash) {
+            let (block, receipts) = (block.block(), block.receipts());
+            return Ok(add_to_table(table, block.header(), &block.body().transactions, receipts));
+        }
+        Ok(self.read.add_to_table(table, hash)?)
+    }
+
+    /// Whether the database alone has the canonical block of this number.
+    fn is_below_memory(&self, number: u64) -> bool {
+        let first = self.snapshot.canonical.first();
+        first.is_none_or(|first| number < first.block().number)
+    }
+
+    fn is_made_when_asked(&self, span: TableSpan) -> bool {
+        span.last().saturating_add(MADE_TABLES) > self.head().number
     }
 
     /// A known block, canonical or not, with the senders of its transactions.

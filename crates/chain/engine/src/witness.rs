@@ -1,17 +1,26 @@
-//! Execution witnesses of stored blocks, on stores that have Ethereum's tries.
+//! Witnesses of stored blocks: execution witnesses, on stores that have Ethereum's tries, and those in
+//! the format of the store.
 //!
 //! ```text
 //!  LiveView::record_execution(block) --> RecordedExecution::witness --> ExecutionWitness
 //!     executes it on its parent's state      trie nodes, codes, keys, headers
+//!  LiveView::state_witness(block) ------------------------------------> StateWitnessFile
+//!     the same                               the store's bytes, codes, headers
 //! ```
 
 use crate::LiveView;
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{Address, B256, Bytes, U64};
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
-use retrie_execution::{AccessRecorder, ExecutionOutcome, RecordedAccesses, execute_block};
-use retrie_pipeline::{InvalidBlockError, PipelineError, RootKind, validate_outcome};
+use retrie_execution::{
+    AccessRecorder, ExecutionOutcome, RecordedAccesses, execute_block, read_block,
+};
+use retrie_pipeline::{
+    InvalidBlockError, PipelineError, RootKind,
+    stateless::{StateWitnessFile, verify_state_witness},
+    validate_outcome,
+};
 use retrie_sources::witness::ExecutionWitness;
-use retrie_state::{NodeUse, PartialState, StateError, StateKey};
+use retrie_state::{NodeUse, PartialState, StateError, StateKey, StateWitness, WitnessMaker};
 use retrie_state_store::StateProvider;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,6 +86,55 @@ impl LiveView {
         executed.witness(self)
     }
 
+    /// The witness of a known block in the format of this store, whose outcome is compared with its
+    /// header; and what else it takes to execute the block.
+    ///
+    /// # Errors
+    /// [`StateError::NoWitness`] for the genesis block, and if the store makes none, at all or of this
+    /// block; errors of [`provable_before`](Self::provable_before) and of the execution.
+    pub fn state_witness(&self, block: &RecoveredBlock) -> Result<StateWitnessFile, PipelineError> {
+        let backend = self.live().backend();
+        // Before the block is executed for nothing.
+        let maker = backend.extensions().witness_maker(backend.identity())?;
+        let none = |why| StateError::NoWitness { backend: backend.identity().name, why };
+        if block.number == 0 {
+            return Err(none("it is the genesis").into());
+        }
+        let (state, proven) = self.provable_before(block)?;
+        let spec = self.live().spec().for_header(block.header());
+        let reads = read_block(&spec, block, state.input())?;
+        validate_outcome(&spec, block.sealed_block(), &reads.outcome, None)
+            .map_err(|error| InvalidBlockError::rule(block.sealed_header(), error))?;
+        let delta = &reads.outcome.delta;
+        let witness = proven.witness(block.number, &reads.keys, &reads.listed, delta)?;
+        let (parent, hash) = (state.header(), block.hash());
+        // The hash of a block is in the header of its child.
+        let oldest = reads.oldest_hash.map_or(parent.number, |oldest| oldest.saturating_add(1));
+        let headers = self.ancestor_headers(parent, oldest.min(parent.number))?;
+        let next_root = self.state_root(&hash)?.ok_or(StateError::UnknownBlock { hash })?;
+        let rlp = alloy_rlp::encode(block.sealed_block()).into();
+        let file = file_of(witness, next_root, rlp, headers, reads.codes);
+        // Few stores can show that a list of slots is complete.
+        if !reads.listed.is_empty() && !self.suffices(maker, block, &file) {
+            let why = "it clears a storage, and the store cannot show which slots are set in it";
+            return Err(none(why).into());
+        }
+        Ok(file)
+    }
+
+    /// Whether the block can be executed on its witness.
+    fn suffices(
+        &self,
+        maker: &dyn WitnessMaker,
+        block: &RecoveredBlock,
+        file: &StateWitnessFile,
+    ) -> bool {
+        let block = block.sealed_block().clone().into_block();
+        maker.open_witness(file.root, &file.witness).is_ok_and(|opened| {
+            verify_state_witness(self.live().spec(), block, file, &*opened).is_ok()
+        })
+    }
+
     /// RLP of the headers from block `oldest` to its descendant `last`, ascending.
     ///
     /// # Errors
@@ -95,6 +153,32 @@ impl LiveView {
         }
         headers.reverse();
         Ok(headers)
+    }
+}
+
+fn file_of(
+    witness: StateWitness,
+    next_root: B256,
+    block: Bytes,
+    headers: Vec<Bytes>,
+    codes: Vec<Bytes>,
+) -> StateWitnessFile {
+    let StateWitness { backend, version, hash, params, keys, parent, root, bytes } = witness;
+    StateWitnessFile {
+        witness_version: StateWitnessFile::VERSION,
+        backend,
+        version,
+        hash,
+        params,
+        keys,
+        parent: U64::from(parent.number),
+        parent_hash: parent.hash,
+        root,
+        next_root,
+        block,
+        headers,
+        codes,
+        witness: bytes,
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::DepositLayoutError;
 use alloy_evm::block::BlockValidationError;
 use alloy_primitives::{Address, B256};
+use retrie_log_tables::TableSpan;
 use retrie_state::StateError;
 
 /// Why a read of the EVM failed.
@@ -35,6 +36,13 @@ pub enum DatabaseError {
         /// Slots that may still be cleared.
         limit: usize,
     },
+    /// A block of a chain with index tables stores the root of a table whose blocks are not all known.
+    #[error(
+        "the index table of blocks {} to {} (EIP-8304) needs their receipts, which are not all there: \
+         keep those of the last 320 blocks, or start from an older block",
+        .0.first(), .0.last()
+    )]
+    MissingTable(TableSpan),
     /// BLOCKHASH needs an ancestor whose hash is not known.
     #[error("hash of ancestor block {number} is not known; provide the headers before this block")]
     MissingBlockHash {

@@ -7,6 +7,7 @@ use crate::{
     constantinople,
     deposits::{DepositRequests, check_deposits},
     evm::BlockEvm,
+    index_tables,
     parallel::ParallelExecution,
     receipts::BlockReceiptBuilder,
 };
@@ -251,6 +252,7 @@ pub(crate) fn run(
     if let Some(BlockFiller { source, .. }) = &filling {
         env.cfg_env.disable_eip3607 = source.senders_may_have_code();
     }
+    let tables = input.hashes;
     let mut state = block_state(header, &env, input);
     if observer.is_some() {
         state.open_window();
@@ -288,12 +290,19 @@ pub(crate) fn run(
         }
     }
 
-    if let Some(filling) = filling {
-        filling.fill(spec, header, &mut executor)?;
-    }
+    let included = match filling {
+        Some(filling) => {
+            filling.fill(spec, header, &mut executor)?;
+            &filling.included[..]
+        }
+        None => &[],
+    };
 
     let transactions = executor.receipts.len() as u64;
     executor.evm_mut().db_mut().set_access_index(transactions + 1);
+    let included = included.iter().map(|transaction| *transaction.tx_hash());
+    let hashes = block.body().transactions.iter().map(|transaction| *transaction.tx_hash());
+    index_tables::store_roots(spec, header, hashes.chain(included), tables, &mut executor)?;
     let deposits = take_deposits(spec, header, &mut executor)?;
     let outcome = executor.finish().map(|(_, result)| result);
     let result = deposits.complete(map_execution_error(number, None, &mut state, outcome)?);

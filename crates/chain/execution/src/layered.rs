@@ -3,6 +3,7 @@
 
 use crate::{BlockHashes, CodeReader};
 use alloy_primitives::{Address, B256, Bytes, map::HashMap};
+use retrie_log_tables::TableSpan;
 use retrie_state::{DeltaBuilder, StateDelta, StateError, StateKey, StateReader, StateValue};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -165,6 +166,10 @@ impl<S: CodeReader> CodeReader for LayeredState<S> {
 impl<S: BlockHashes> BlockHashes for LayeredState<S> {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         self.below.block_hash(number)
+    }
+
+    fn table_root(&self, span: TableSpan) -> Result<Option<B256>, StateError> {
+        self.below.table_root(span)
     }
 }
 

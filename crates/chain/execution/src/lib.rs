@@ -37,7 +37,7 @@
 //! Which accounts exist after a transaction is a rule of the fork: before Spurious Dragon a touched
 //! empty account is a leaf of the state, from then on it is removed (EIP-161). The DAO's irregular
 //! transfer (EIP-779) happens before the first transaction of its block. Rewards, withdrawals and
-//! the system calls of EIP-2935, 4788, 7002, 7251 and 8282 are part of the delta. A block is
+//! the system calls of EIP-2935, 4788, 7002, 7251, 8282 and 8304 are part of the delta. A block is
 //! invalid without the contracts that requests are read from, or if a deposit event in it has
 //! another layout than EIP-6110 allows. A contract that is created over an account with only
 //! storage keeps that storage. Backends apply the delta and contain none of these rules.
@@ -57,6 +57,7 @@ mod error;
 mod evm;
 mod executed_code;
 mod executor;
+mod index_tables;
 mod layered;
 mod outcome;
 mod parallel;
@@ -92,7 +93,7 @@ pub use simulation::{
 };
 pub use source::{BlockHashes, CodeCache, CodeReader, ExecutionInput};
 pub use stateless::{
-    BlockReads, WitnessExecutionError, WitnessOutcome, execute_on_witness, read_block,
+    BlockReads, WitnessExecutionError, WitnessOutcome, WitnessState, execute_on_witness, read_block,
 };
 pub use tables::{load_trusted_setup, make_tables};
 

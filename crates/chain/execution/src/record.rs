@@ -5,6 +5,7 @@ use crate::{BlockHashes, CodeReader, ExecutionInput};
 use alloy_primitives::{Address, B256, Bytes};
 use core::fmt;
 use parking_lot::Mutex;
+use retrie_log_tables::TableSpan;
 use retrie_state::{StateError, StateKey, StateReader, StateValue};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,6 +84,11 @@ impl BlockHashes for AccessRecorder<'_> {
         let hash = self.input.hashes.block_hash(number)?;
         self.accesses.lock().hashes.insert(number, hash);
         Ok(hash)
+    }
+
+    /// Not recorded: no witness has it.
+    fn table_root(&self, span: TableSpan) -> Result<Option<B256>, StateError> {
+        self.input.hashes.table_root(span)
     }
 }
 

@@ -3,6 +3,7 @@
 use alloy_primitives::{B256, Bytes, map::HashMap};
 use core::{fmt, hash::BuildHasher};
 use quick_cache::{Weighter, sync::Cache};
+use retrie_log_tables::TableSpan;
 use retrie_state::{StateError, StateReader};
 use revm::bytecode::Bytecode;
 
@@ -21,6 +22,15 @@ pub trait BlockHashes: Sync {
     /// The EVM asks only for the 256 ancestors before the block (BLOCKHASH, yellow paper 9.4), and
     /// never for its parent, whose hash is in the header.
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError>;
+
+    /// Root of the index table (EIP-8304) of some ancestors of the executed block, `None` if it cannot
+    /// be computed: their receipts are not known.
+    ///
+    /// Only asked for on chains with index tables.
+    fn table_root(&self, span: TableSpan) -> Result<Option<B256>, StateError> {
+        let _ = span;
+        Ok(None)
+    }
 }
 
 impl<T: CodeReader + ?Sized> CodeReader for &T {
@@ -32,6 +42,10 @@ impl<T: CodeReader + ?Sized> CodeReader for &T {
 impl<T: BlockHashes + ?Sized> BlockHashes for &T {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         (**self).block_hash(number)
+    }
+
+    fn table_root(&self, span: TableSpan) -> Result<Option<B256>, StateError> {
+        (**self).table_root(span)
     }
 }
 

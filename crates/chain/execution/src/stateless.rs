@@ -19,7 +19,10 @@ use retrie_chainspec::{
 use retrie_state::{
     KeyForm, StateError, StateKey, StateReader, StateValue, WitnessError, descriptor::OpenedWitness,
 };
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
 
 /// What a block reads, and its outcome.
 #[derive(Clone, Debug)]
@@ -95,11 +98,17 @@ pub enum WitnessExecutionError {
         /// The hash that it should have.
         expected: B256,
     },
+    /// Something came with the witness that the block does not read. A witness has one form.
+    #[error("the witness has {what}, which the block does not read; leave it out")]
+    Unused {
+        /// The code, or the header.
+        what: String,
+    },
 }
 
 /// Executes `block` on an opened witness of the state before it, whose keys have the form `keys`, and
-/// computes the next root. `ancestors` are headers, oldest first, the parent last; there may be none
-/// if the block reads no hash.
+/// computes the next root. `ancestors` are headers, oldest first, the parent last, from the child of the
+/// oldest ancestor whose hash the block reads; if it reads none, there may be the parent's or none.
 ///
 /// The caller has opened the witness with the root of the parent, which it trusts, and compares the
 /// outcome with the block's header.
@@ -114,9 +123,9 @@ pub fn execute_on_witness(
     ancestors: &[Header],
 ) -> Result<WitnessOutcome, WitnessExecutionError> {
     let state = WitnessState { witness, keys };
-    let codes = codes.iter().map(|code| (keccak256(code), code.clone())).collect();
-    let reads = WitnessReads { codes, hashes: ancestor_hashes(block, ancestors)? };
+    let reads = WitnessReads::new(codes, ancestor_hashes(block, ancestors)?)?;
     let outcome = execute_block(spec, block, ExecutionInput::new(&state, &reads, &reads))?;
+    reads.check_use(ancestors)?;
     let number = block.number;
     let root = witness.apply(number, &keys.delta(&outcome.delta));
     let root = root.map_err(|source| WitnessExecutionError::Root { number, source })?;
@@ -144,10 +153,13 @@ fn ancestor_hashes(
     Ok(hashes)
 }
 
-/// The state that a witness shows.
-struct WitnessState<'a> {
-    witness: &'a dyn OpenedWitness,
-    keys: KeyForm,
+/// The state that an opened witness shows. Other reads fail.
+#[derive(Clone, Copy, Debug)]
+pub struct WitnessState<'a> {
+    /// The witness.
+    pub witness: &'a dyn OpenedWitness,
+    /// The form of its keys.
+    pub keys: KeyForm,
 }
 
 impl StateReader for WitnessState<'_> {
@@ -177,20 +189,59 @@ impl StateReader for WitnessState<'_> {
     }
 }
 
-/// Codes and hashes that came with a witness.
+/// Codes and hashes that came with a witness, and which of them were read.
 struct WitnessReads {
-    codes: BTreeMap<B256, Bytes>,
+    codes: BTreeMap<B256, (Bytes, AtomicBool)>,
     hashes: BTreeMap<u64, B256>,
+    /// Number of the oldest ancestor whose hash was read.
+    oldest: AtomicU64,
+}
+
+impl WitnessReads {
+    fn new(codes: &[Bytes], hashes: BTreeMap<u64, B256>) -> Result<Self, WitnessExecutionError> {
+        let mut by_hash = BTreeMap::new();
+        for code in codes {
+            let hash = keccak256(code);
+            if by_hash.insert(hash, (code.clone(), AtomicBool::new(false))).is_some() {
+                let what = format!("the code {hash} twice");
+                return Err(WitnessExecutionError::Unused { what });
+            }
+        }
+        Ok(Self { codes: by_hash, hashes, oldest: AtomicU64::new(u64::MAX) })
+    }
+
+    /// Checks that each code was read, and that no header is older than the oldest hash needs.
+    fn check_use(&self, ancestors: &[Header]) -> Result<(), WitnessExecutionError> {
+        let unused = |what| Err(WitnessExecutionError::Unused { what });
+        let is_unread =
+            |(_, (_, read)): &(&B256, &(Bytes, AtomicBool))| !read.load(Ordering::Relaxed);
+        if let Some((hash, _)) = self.codes.iter().find(is_unread) {
+            return unused(format!("the code {hash}"));
+        }
+        let Some((parent, older)) = ancestors.split_last() else { return Ok(()) };
+        // The hash of an ancestor is in the header of its child.
+        let first = self.oldest.load(Ordering::Relaxed).saturating_add(1).min(parent.number);
+        match older.first() {
+            Some(header) if header.number < first => {
+                unused(format!("the header of block {}", header.number))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl CodeReader for WitnessReads {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
-        Ok(self.codes.get(hash).cloned())
+        Ok(self.codes.get(hash).map(|(code, read)| {
+            read.store(true, Ordering::Relaxed);
+            code.clone()
+        }))
     }
 }
 
 impl BlockHashes for WitnessReads {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
+        self.oldest.fetch_min(number, Ordering::Relaxed);
         Ok(self.hashes.get(&number).copied())
     }
 }

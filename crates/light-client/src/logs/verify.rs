@@ -36,7 +36,7 @@ pub struct CompleteLogs {
     pub logs: Vec<VerifiedLog>,
 }
 
-/// A log of a trusted chain. The hash of its transaction is not shown: no receipt has it.
+/// A log of a trusted chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedLog {
     /// Address, topics and data.
@@ -47,6 +47,8 @@ pub struct VerifiedLog {
     pub timestamp: u64,
     /// Index of its transaction in the block.
     pub transaction_index: u64,
+    /// Hash of its transaction; `None` if it is not shown: no receipt has it.
+    pub transaction_hash: Option<B256>,
     /// Index among all logs of the block.
     pub log_index: u64,
 }
@@ -59,6 +61,7 @@ impl VerifiedLog {
             && stated.block_timestamp == Some(self.timestamp)
             && stated.transaction_index == Some(self.transaction_index)
             && stated.log_index == Some(self.log_index)
+            && self.transaction_hash.is_none_or(|hash| stated.transaction_hash == Some(hash))
             && !stated.removed
     }
 }
@@ -97,16 +100,16 @@ pub fn verify_logs(
 }
 
 /// What a header says of the logs of its block.
-struct LogsHeader {
-    block: BlockRef,
+pub(super) struct LogsHeader {
+    pub(super) block: BlockRef,
     parent: B256,
-    receipts_root: B256,
+    pub(super) receipts_root: B256,
     bloom: Bloom,
-    timestamp: u64,
+    pub(super) timestamp: u64,
 }
 
 impl LogsHeader {
-    fn open(hash: B256, rlp: &[u8]) -> Result<Self, HeaderFault> {
+    pub(super) fn open(hash: B256, rlp: &[u8]) -> Result<Self, HeaderFault> {
         header::read(&hash, rlp, |mut fields| {
             let fields = &mut fields;
             let parent = B256::decode(fields)?;
@@ -177,7 +180,7 @@ fn check_range(
     Err(LightClientError::OtherRange { asked: asked_blocks(&filter.block_option), shown })
 }
 
-fn asked_blocks(asked: &FilterBlockOption) -> String {
+pub(super) fn asked_blocks(asked: &FilterBlockOption) -> String {
     let bound = |tag: &Option<BlockNumberOrTag>| match tag.unwrap_or_default() {
         BlockNumberOrTag::Number(number) => number.to_string(),
         tag @ (BlockNumberOrTag::Earliest | BlockNumberOrTag::Pending) => {
@@ -220,13 +223,14 @@ fn matching_logs(
     let matching = (0..).zip(all).filter(|(_, (_, log))| filter.matches(log));
     let verified = |(log_index, (transaction_index, log))| {
         let (block, timestamp) = (header.block, header.timestamp);
-        VerifiedLog { log, block, timestamp, transaction_index, log_index }
+        let transaction_hash = None;
+        VerifiedLog { log, block, timestamp, transaction_index, transaction_hash, log_index }
     };
     Ok(matching.map(verified).collect())
 }
 
 /// The block of the first log that is only stated or only shown; `last` if that log names no block.
-fn first_difference(stated: &[Log], shown: &[VerifiedLog], last: u64) -> Option<u64> {
+pub(super) fn first_difference(stated: &[Log], shown: &[VerifiedLog], last: u64) -> Option<u64> {
     let differs = |at: &usize| match (stated.get(*at), shown.get(*at)) {
         (Some(stated), Some(shown)) => !shown.is_stated_by(stated),
         _ => true,

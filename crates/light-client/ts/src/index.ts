@@ -27,6 +27,13 @@ export {
   type VerifiedLog,
   verifyLogs,
 } from './logs.js';
+export {
+  type LogTablesAnswer,
+  type TabledLogs,
+  type TableSlice,
+  type TableTrust,
+  verifyLogTables,
+} from './log-tables.js';
 export { LvmtParams } from './lvmt/params.js';
 export {
   type Account,

@@ -98,11 +98,11 @@ export function verifyLogs(answer: LogsAnswer, filter: LogFilter, hash: Hex): Co
   return { from: first.number, to: last.number, parent: toHex(first.parent), logs };
 }
 
-function refused(errorClass: 'claim' | 'malformed' | 'missing' | 'root' | 'unused', block: bigint, why: string) {
+export function refused(errorClass: 'claim' | 'malformed' | 'missing' | 'root' | 'unused', block: bigint, why: string) {
   return new Refused(errorClass, `the logs of block ${block} are refused: ${why}`);
 }
 
-interface LogsHeader {
+export interface LogsHeader {
   hash: Uint8Array;
   parent: Uint8Array;
   receiptsRoot: Uint8Array;
@@ -128,7 +128,7 @@ function otherHeader(hash: Uint8Array, why: string): Refused {
   return new Refused('header', `the header of block hash ${toHex(hash)} is refused: ${why}`);
 }
 
-function readHeader(hash: Uint8Array, rlp: Uint8Array): LogsHeader {
+export function readHeader(hash: Uint8Array, rlp: Uint8Array): LogsHeader {
   if (!equal(keccak_256(rlp), hash)) throw otherHeader(hash, 'its bytes have another hash');
   try {
     const whole = new RlpReader(rlp);
@@ -168,9 +168,9 @@ function checkRange(filter: LogFilter, first: LogsHeader, last: LogsHeader): voi
 }
 
 /** The alternatives of the address and of each topic, with their bits in a bloom; without any: every value. */
-type Conditions = { value: Hex; bits: number[] }[][];
+export type Conditions = { value: Hex; bits: number[] }[][];
 
-function conditionsOf({ address, topics = [] }: LogFilter): Conditions {
+export function conditionsOf({ address, topics = [] }: LogFilter): Conditions {
   const of = (one: Hex | readonly (Hex | null)[] | null | undefined, length: number) => {
     const values = one === null || one === undefined ? [] : typeof one === 'string' ? [one] : one;
     // A null among the alternatives of a topic is every topic.
@@ -197,13 +197,13 @@ function matchesBloom(conditions: Conditions, bloom: Uint8Array): boolean {
   return bloom.some((byte) => byte !== 0) && conditions.every(matches);
 }
 
-interface Log {
+export interface Log {
   address: Hex;
   topics: Hex[];
   data: Hex;
 }
 
-function matchesLog(conditions: Conditions, { address, topics }: Log): boolean {
+export function matchesLog(conditions: Conditions, { address, topics }: Log): boolean {
   const values = [address, ...topics];
   return conditions.every(
     (alternatives, i) => alternatives.length === 0 || alternatives.some(({ value }) => value === values[i]),
@@ -257,26 +257,31 @@ function readReceipt(fields: RlpReader): Receipt {
   const encoded = fields.item();
   fields.end();
   if (!encoded.isList) throw new TypeError('no list of logs');
-  const [logs, bloom] = [[] as Log[], new Uint8Array(BLOOM_LENGTH)];
-  const add = (value: Uint8Array) => {
-    for (const bit of bloomBits(value)) bloom[BLOOM_LENGTH - 1 - (bit >> 3)]! |= 1 << (bit & 7);
-    return toHex(value);
-  };
-  const items = new RlpReader(encoded.payload);
-  while (!items.isEmpty) {
-    const log = items.list();
-    const address = add(log.string(20));
-    const topicList = log.list();
-    const topics: Hex[] = [];
-    while (!topicList.isEmpty) topics.push(add(topicList.string(32)));
-    logs.push({ address, topics, data: toHex(log.string()) });
-    log.end();
+  const bloom = new Uint8Array(BLOOM_LENGTH);
+  const logs = readLogs(new RlpReader(encoded.payload));
+  for (const value of logs.flatMap(({ address, topics }) => [address, ...topics])) {
+    for (const bit of bloomBits(fromHex(value))) bloom[BLOOM_LENGTH - 1 - (bit >> 3)]! |= 1 << (bit & 7);
   }
   const body = rlpList(rlpString(status), rlpString(gas), rlpString(bloom), encoded.whole);
   return { leaf: type === 0 ? body : concat(Uint8Array.of(type), body), logs };
 }
 
-function isStated(log: VerifiedLog, claim: LogClaim): boolean {
+/** The logs of a receipt, from the items of their list. */
+export function readLogs(items: RlpReader): Log[] {
+  const logs: Log[] = [];
+  while (!items.isEmpty) {
+    const log = items.list();
+    const address = toHex(log.string(20));
+    const topicList = log.list();
+    const topics: Hex[] = [];
+    while (!topicList.isEmpty) topics.push(toHex(topicList.string(32)));
+    logs.push({ address, topics, data: toHex(log.string()) });
+    log.end();
+  }
+  return logs;
+}
+
+export function isStated(log: VerifiedLog, claim: LogClaim): boolean {
   const numbers: [Hex, bigint | number][] = [
     [claim.blockNumber, log.blockNumber],
     [claim.blockTimestamp, log.blockTimestamp],

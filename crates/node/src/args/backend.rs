@@ -5,8 +5,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser, error::Err
 use eyre::{OptionExt, bail, eyre};
 use retrie_backends::{
     BackendConstructor, BackendDescriptor, BackendFlag, ConstructorInput, FlagArgument, FlagValues,
-    MakeError, StorePurpose, all, find, flags, trusted_param_flags, user_cache, with_ethereum_root,
-    witness_openers,
+    MakeError, ProofVerifier, StorePurpose, all, find, flags, trusted_param_flags, user_cache,
+    with_ethereum_root, witness_openers,
 };
 use retrie_db::DatadirMetadata;
 use retrie_light_client::StateVerifier;
@@ -159,14 +159,20 @@ impl PinArgs {
     /// # Errors
     /// If parameters cannot be read.
     pub fn verifier(&self) -> eyre::Result<StateVerifier> {
-        let mut verifier = StateVerifier::new();
+        Ok(self.verifiers()?.into_iter().fold(StateVerifier::new(), StateVerifier::pin))
+    }
+
+    /// The verifiers under the given parameters.
+    ///
+    /// # Errors
+    /// As [`verifier`](Self::verifier).
+    pub fn verifiers(&self) -> eyre::Result<Vec<Arc<dyn ProofVerifier>>> {
+        let mut all_pinned = Vec::new();
         for backend in all() {
             let Some(pins) = backend.trusted_params else { continue };
-            for pinned in (pins.verifiers)(&self.0).map_err(|error| advised(backend, error))? {
-                verifier = verifier.pin(pinned);
-            }
+            all_pinned.extend((pins.verifiers)(&self.0).map_err(|error| advised(backend, error))?);
         }
-        Ok(verifier)
+        Ok(all_pinned)
     }
 
     /// The flag for the trusted parameters of `backend`.

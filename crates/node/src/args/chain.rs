@@ -54,6 +54,14 @@ impl ChainArgs {
         Ok((spec, datadir))
     }
 
+    /// Whether neither a flag nor the datadir says which chain it is.
+    ///
+    /// # Errors
+    /// If an existing datadir cannot be read.
+    pub(crate) fn is_open(&self, datadir: &Path) -> eyre::Result<bool> {
+        Ok(self.chain.is_none() && spec_of(datadir)?.is_none())
+    }
+
     /// The datadir: as given, or the folder of the chain in the user's data directory.
     ///
     /// # Errors

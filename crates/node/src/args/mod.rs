@@ -5,6 +5,7 @@ mod backend;
 mod chain;
 mod database;
 mod http;
+mod log_tables;
 mod logging;
 mod node;
 mod number;
@@ -23,6 +24,7 @@ pub use number::parse_count;
 pub use prune::PruneArgs;
 pub use state::{DEFAULT_RETENTION, KeyFormChoice, StateArgs, fold_bytes_of};
 
+pub(crate) use log_tables::LogTablesArgs;
 pub(crate) use node::{
     AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, NetworkArgs, SyncArgs,
     SyncModeChoice, TxPoolArgs, parse_duration, parse_interval,

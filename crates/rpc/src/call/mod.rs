@@ -28,8 +28,12 @@ pub(crate) use environment::{CallEnvironment, call_bundles};
 pub(crate) use estimate::estimate;
 use overrides::{apply_block_overrides, apply_state_overrides, header_of_call};
 
-use crate::{RpcContext, args::register_heavy};
+use crate::{
+    RpcContext,
+    args::{register_async, register_heavy},
+};
 use jsonrpsee::RpcModule;
+use proven_call::ProvenCallRequest;
 
 /// Registers the methods of this module; they belong to the namespace `eth`.
 pub(crate) fn register(module: &mut RpcModule<RpcContext>) {
@@ -50,5 +54,5 @@ pub(crate) fn register(module: &mut RpcModule<RpcContext>) {
 
 /// Registers `state_call`, which belongs to the namespace `state`.
 pub(crate) fn register_proven(module: &mut RpcModule<RpcContext>) {
-    register_heavy(module, "state_call", |rpc, view, args| proven_call::call(rpc, &view, args));
+    register_async(module, "state_call", ProvenCallRequest::of, proven_call::call);
 }

@@ -2,10 +2,11 @@
 //!
 //! Of every block its header. Where the bloom of the header matches, also all receipts: whether one of
 //! them has a log that matches is in its leaf of the receipts trie and nowhere above, so every leaf is
-//! needed, and all leaves give the root without any path.
+//! needed, and all leaves give the root without any path. [`log_tables`] has the other form.
 
 use super::{
     log_filter::LogFilter,
+    log_tables::{self, LogsForm},
     logs::{self, FoundLogs},
 };
 use crate::{
@@ -21,7 +22,8 @@ use alloy_rpc_types_eth::{Filter, FilterBlockOption};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::{Receipt, SealedHeader};
 use retrie_engine::LiveView;
-use retrie_light_client::{HeaderWithReceipts, LogsResponse};
+use retrie_light_client::{HeaderWithReceipts, LogTablesResponse, LogsResponse};
+use serde::Serialize;
 use std::{
     iter,
     sync::Arc,
@@ -31,8 +33,23 @@ use std::{
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     register_heavy(module, "state_getLogs", |rpc, view, args| {
         let LogFilter(filter) = args.required()?;
-        search(rpc, &view, &filter)
+        let form = args.optional()?.unwrap_or_default();
+        let at = args.block_or_latest()?;
+        Ok(match form {
+            LogsForm::Headers => LogsAnswer::Headers(search(rpc, &view, &filter)?),
+            LogsForm::Tables => {
+                LogsAnswer::Tables(log_tables::search(rpc, &view, &filter, at)?.into())
+            }
+        })
     });
+}
+
+/// An answer in the form that was asked for.
+#[derive(Clone, Serialize)]
+#[serde(untagged)]
+enum LogsAnswer {
+    Headers(LogsResponse),
+    Tables(Box<LogTablesResponse>),
 }
 
 /// The matching logs, and every block of the range.

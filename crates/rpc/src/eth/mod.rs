@@ -15,6 +15,7 @@ mod fee;
 mod fill;
 mod filters;
 mod log_filter;
+mod log_tables;
 mod logs;
 mod pending;
 mod proof;

@@ -5,12 +5,13 @@ use super::{
     peer::{FaultKind, PeerFault, ReplicaStanding, ShardPeer},
 };
 use crate::{RpcError, RpcResult};
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{B256, Bytes};
 use futures::{
     future::{BoxFuture, join_all},
     stream::{FuturesUnordered, StreamExt},
 };
 use parking_lot::Mutex;
+use retrie_light_client::AccountReads;
 use retrie_state::{ProofError, ProofHole};
 use std::{
     cmp::Reverse,
@@ -28,10 +29,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// What peers are asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct PartRequest {
-    /// The account.
-    pub(crate) address: Address,
-    /// Its slots.
-    pub(crate) slots: Vec<B256>,
+    /// The accounts and their slots.
+    pub(crate) reads: Vec<AccountReads>,
     /// Hash of the block whose state is proven; peers may have another head.
     pub(crate) block: B256,
 }

@@ -3,6 +3,7 @@
 use super::{PeerSet, ProofPeersConfig, gather::PartRequest, names::PeerTarget};
 use alloy_primitives::Bytes;
 use parking_lot::Mutex;
+use retrie_light_client::AccountReads;
 use retrie_sources::{
     BlockingClient, HttpFault, HttpOptions, RpcClient, RpcError, rpc::RpcErrorKind,
 };
@@ -216,7 +217,12 @@ impl ShardPeer {
         let task = tokio::task::spawn_blocking(move || {
             let _place = place;
             let start = Instant::now();
-            let answer = self.client.proof_part(ask.address, &ask.slots, ask.block);
+            let answer = match &ask.reads[..] {
+                [AccountReads { address, slots }] => {
+                    self.client.proof_part(*address, slots, ask.block)
+                }
+                reads => self.client.proof_part_of(&reads, ask.block),
+            };
             self.in_flight.fetch_sub(1, Ordering::AcqRel);
             match answer {
                 Ok(part) => {

@@ -8,6 +8,7 @@ use super::{
 use crate::RpcResult;
 use alloy_primitives::{Address, B256, Bytes};
 use parking_lot::Mutex;
+use retrie_light_client::AccountReads;
 use retrie_sources::testkit::{HttpServer, ScriptedReply};
 use retrie_state::{ProofError, ProofHole};
 use retrie_telemetry::Metrics;
@@ -225,7 +226,8 @@ impl PeersFixture {
 
     async fn proves(&self) -> Result<Bytes, GatherError> {
         let block = B256::repeat_byte(7);
-        let ask = PartRequest { address: Address::ZERO, slots: Vec::new(), block };
+        let reads = vec![AccountReads { address: Address::ZERO, slots: Vec::new() }];
+        let ask = PartRequest { reads, block };
         self.peers.gather(ask, Arc::new(TestProofPart)).await
     }
 

@@ -12,6 +12,7 @@ mod dev;
 mod environment;
 mod eth_reads;
 mod hashed_keys;
+mod log_tables;
 mod methods;
 mod node_tools;
 mod peers;

@@ -9,7 +9,7 @@ use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json, value::RawValue};
 
-use super::{BINARY_TREE_TIME, BLOCK_FORKS, BPO_FORKS, TIME_FORKS};
+use super::{BINARY_TREE_TIME, BLOCK_FORKS, BPO_FORKS, INDEX_TABLES_BLOCK, TIME_FORKS};
 use crate::{ChainSpec, ChainSpecError};
 
 /// Writes the genesis file of a chain. A field whose value equals the default of an absent field is
@@ -137,6 +137,9 @@ fn config(spec: &ChainSpec) -> Result<GenesisConfig, ChainSpecError> {
     }
     if let Some(time) = spec.binary_tree_time() {
         config.put(BINARY_TREE_TIME, time);
+    }
+    if let Some(block) = spec.index_tables_block() {
+        config.put(INDEX_TABLES_BLOCK, block);
     }
     if let Some(ttd) = paris {
         let number = RawValue::from_string(ttd.to_string())

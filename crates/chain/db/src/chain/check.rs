@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     CorruptRow, ReadError, ReadTxn, Result, checksum, codecs,
+    index_tables::check_tables,
     logs::LogCheck,
     pieces,
     raw::{RawRead, RowRange},
@@ -86,6 +87,7 @@ impl ReadTxn {
         check.preimages()?;
         check.canonical_chain()?;
         check.all_logs()?;
+        check.index_tables()?;
         check.nothing_left_over()
     }
 }
@@ -305,6 +307,13 @@ impl ChainCheck<'_> {
         let (segments, postings) = self.logs.finish(self.fault)?;
         self.rows[ChainTable::LogSegments as usize] += segments;
         self.rows[ChainTable::LogPostings as usize] += postings;
+        Ok(())
+    }
+
+    fn index_tables(&mut self) -> Result<(), ReadError> {
+        let (tables, entries) = check_tables(self.read, self.fault)?;
+        self.rows[ChainTable::IndexTables as usize] += tables;
+        self.rows[ChainTable::IndexEntries as usize] += entries;
         Ok(())
     }
 

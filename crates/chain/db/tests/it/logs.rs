@@ -22,7 +22,7 @@ use std::{
 const ROLE: &str = "RETRIE_DB_TEST_INDEXER";
 
 /// SplitMix64.
-struct SplitMix64(u64);
+pub(crate) struct SplitMix64(pub(crate) u64);
 
 impl SplitMix64 {
     fn next(&mut self) -> u64 {
@@ -33,7 +33,7 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 }
@@ -159,13 +159,13 @@ fn assert_searched(
     assert_eq!(found, expected, "{filter:?}");
 }
 
-fn assert_whole(read: &ReadTxn) {
+pub(crate) fn assert_whole(read: &ReadTxn) {
     let mut faults = Vec::new();
     read.check_chain(&mut |_| {}, &mut |fault| faults.push(fault.to_string())).unwrap();
     assert_eq!(faults, Vec::<String>::new());
 }
 
-fn options() -> OpenOptions {
+pub(crate) fn options() -> OpenOptions {
     OpenOptions { sync: SyncMode::NoSync, ..OpenOptions::default() }
 }
 
@@ -173,7 +173,12 @@ fn step(db: &DatabaseEnv, bounds: &LogBounds) -> bool {
     db.index_logs(bounds, &AtomicBool::new(false)).unwrap()
 }
 
-fn extend(db: &DatabaseEnv, chain: &mut Vec<FullBlock>, blocks: u64, random: &mut SplitMix64) {
+pub(crate) fn extend(
+    db: &DatabaseEnv,
+    chain: &mut Vec<FullBlock>,
+    blocks: u64,
+    random: &mut SplitMix64,
+) {
     let mut txn = db.begin_write().unwrap();
     for _ in 0..blocks {
         let next = block(chain.last(), random);

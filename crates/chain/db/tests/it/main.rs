@@ -3,5 +3,6 @@
 mod chain;
 mod common;
 mod datadir;
+mod index_tables;
 mod kv;
 mod logs;

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, Bytes};
 use common::witness_blocks;
 use retrie_chainspec::ChainSpec;
 use retrie_execution::{ExecutionInput, WitnessExecutionError, execute_on_witness, read_block};
@@ -53,6 +53,12 @@ fn a_block_needs_all_that_it_reads_and_nothing_else() {
             Ok(again.root),
             witness.apply(real.block.number, &KeyForm::Plain.delta(&again.outcome.delta))
         );
+        let surplus = [&reads.codes[..], &[Bytes::from_static(&[0xfe, 7])]].concat();
+        let opened: (&dyn OpenedWitness, _) = (&witness, KeyForm::Plain);
+        match execute_on_witness(&spec, &real.block, opened, &surplus, &[]) {
+            Err(WitnessExecutionError::Unused { what }) => assert!(what.contains("code"), "{what}"),
+            other => panic!("{}: a code that nothing reads: {other:?}", real.file),
+        }
         let lost = reads.keys[reads.keys.len() / 2];
         witness.0.remove(&plain(&lost));
         match run(&witness) {

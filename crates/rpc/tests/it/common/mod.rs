@@ -220,14 +220,16 @@ impl NodeFixture {
 
     /// As [`Self::dev`], in a folder that may contain a dev chain.
     pub fn dev_in(dir: TempDir, backend: Arc<dyn AnyBackend>) -> Self {
-        let chain = open(
-            &dir,
-            &ChainSpec::dev(),
-            backend,
-            StoreOptions::default(),
-            StateRootMode::Native,
-            None,
-        );
+        Self::dev_of_in(dir, &ChainSpec::dev(), backend)
+    }
+
+    /// As [`Self::dev`], of another dev chain.
+    pub fn dev_of(spec: &Arc<ChainSpec>, backend: Arc<dyn AnyBackend>) -> Self {
+        Self::dev_of_in(TempDir::new().unwrap(), spec, backend)
+    }
+
+    fn dev_of_in(dir: TempDir, spec: &Arc<ChainSpec>, backend: Arc<dyn AnyBackend>) -> Self {
+        let chain = open(&dir, spec, backend, StoreOptions::default(), StateRootMode::Native, None);
         Self::dev_on(dir, chain)
     }
 

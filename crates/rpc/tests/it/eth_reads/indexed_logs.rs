@@ -136,7 +136,7 @@ async fn the_index_follows_a_node_by_itself() {
     let node = NodeFixture::new(&chain.spec, mpt());
     let plain = NodeFixture::new(&chain.spec, mpt());
     plain.add(&chain.path(genesis, blocks[59])).await;
-    let indexer = start_log_indexer(node.live().chain().clone(), BOUNDS).unwrap();
+    let indexer = start_log_indexer(node.live().chain().clone(), BOUNDS, false).unwrap();
     for (from, to) in [(genesis, 29), (blocks[29], 59)] {
         node.add(&chain.path(from, blocks[to])).await;
         set_head(&node, blocks[to]).await;
