@@ -14,7 +14,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 /// `retrie witness ...`
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum WitnessCommand {
-    /// Make the witness of a block in a datadir whose store has Ethereum's trie.
+    /// Make the witness of a block in a datadir, on any store but `cole` and `raw`.
     Make(Box<make::WitnessMakeArgs>),
     /// Execute a block on its witness alone, and compare everything with its header.
     Verify(verify::WitnessVerifyArgs),

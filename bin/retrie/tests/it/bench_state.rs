@@ -9,13 +9,15 @@ use std::{
     time::Duration,
 };
 
-const RESULT_KEYS: [&str; 27] = [
+const RESULT_KEYS: [&str; 29] = [
     "backend",
     "breakdown",
     "disk_bytes",
     "flush_seconds",
+    "hit_rates",
     "journal_bytes_per_op",
     "latency",
+    "mapped_bytes",
     "max_us",
     "memory_bytes",
     "ops",
@@ -48,6 +50,24 @@ fn race_with_cache(scene: &TestFolder, cache: &str, more: &str) -> Command {
     let mut command = retrie(words("bench state --state-cache"));
     command.args([cache, "--json", &scene.at("report.json")]).args(words(more));
     command
+}
+
+#[test]
+fn memory_budgets_are_an_axis() {
+    let scene = TestFolder::new();
+    let more = "--sync none --pairs 200 --commit-every 100 --slices 2 --backends raw,mpt --keys 1k \
+                --memory-budget 8MB,16MB --unbounded-pages --cold";
+    let printed = succeeds(&mut race(&scene, more));
+    for said in ["memory budget 8 MiB a store", "raw 0 + 16, mpt 8 + 8", "hit rate"] {
+        assert!(printed.contains(said), "{said} is not in: {printed}");
+    }
+    let report = scene.json("report.json");
+    let results = report["results"].as_array().unwrap();
+    let budgets: Vec<_> =
+        results.iter().map(|result| result["params"]["memory_budget"].as_u64().unwrap()).collect();
+    assert_eq!(budgets, [8, 8, 16, 16]);
+    assert!(results.iter().all(|result| result["params"]["pages"] == "cold"));
+    assert!(results.iter().all(|result| result["hit_rates"]["rows"].is_f64()));
 }
 
 #[test]
@@ -225,6 +245,9 @@ fn bad_flags_are_one_line_errors() {
         ("--memory-limit much", "512MB"),
         ("--sync sometimes", "sometimes"),
         ("--cache-mb 0", "cache-mb"),
+        ("--memory-budget 1GB --cache-mb 5", "cannot be used with"),
+        ("--memory-budget 1GB --memory-limit 1GB", "cannot be used with"),
+        ("--unbounded-pages", "--memory-budget"),
         ("--retention 18446744073709551616", "retention"),
         ("--layout flat", "flat"),
     ] {

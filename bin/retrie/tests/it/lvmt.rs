@@ -10,7 +10,11 @@ use std::{ops::ControlFlow, process::Command};
 
 /// Writes development parameters of a small height, which differ from every default. Returns their
 /// flag and digest.
-fn small_params(scene: &TestFolder, height: u8, with_quotients: bool) -> (String, String) {
+pub(crate) fn small_params(
+    scene: &TestFolder,
+    height: u8,
+    with_quotients: bool,
+) -> (String, String) {
     let file = scene.path(&format!("height-{height}-{with_quotients}.params"));
     let params =
         LvmtParams::insecure_dev(height, with_quotients, &|_, _, _| ControlFlow::Continue(()));

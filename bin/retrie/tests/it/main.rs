@@ -10,6 +10,7 @@ mod bench_paper;
 mod bench_state;
 mod bench_trace;
 mod bench_trees;
+mod bench_witness;
 mod chain;
 mod circles;
 mod cole;

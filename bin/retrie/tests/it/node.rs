@@ -5,7 +5,7 @@ use retrie_state_testkit::sample;
 
 use alloy_consensus::{SignableTransaction, TxEip1559};
 use alloy_eips::eip2718::Encodable2718;
-use alloy_primitives::{Address, B256, Bytes, TxKind, U64, U256};
+use alloy_primitives::{Address, B256, Bytes, TxKind, U64, U256, hex};
 use common::{backends, fails_saying, retrie, succeeds, words};
 use retrie_chainspec::primitives::Header;
 use retrie_pipeline::testkit::{
@@ -497,6 +497,21 @@ fn four_nodes_prove_together_what_none_can_prove_alone() {
         alone += u32::from(lonely.answer("state_getProof", &request).get("error").is_none());
     }
     assert!(alone < 20, "a node with a quarter of the proofs proved {alone} of 24 by itself");
+    // A call that reads all 24 balances, and returns their sum.
+    let balances = (0..24u8).map(|n| format!("73{}3101", hex::encode([n; 20])));
+    let code = format!("0x5f{}5f5260205ff3", balances.collect::<String>());
+    let call = node.call("state_call", &json!([{ "data": code }, "latest"]));
+    assert_eq!(call["output"], json!(B256::with_last_byte(120)), "{call}");
+    assert_eq!(door.0.call("state_call", &json!([{ "data": code }, "latest"])), call);
+    let error = lonely.answer("state_call", &json!([{ "data": code }, "latest"]));
+    assert!(error["error"]["message"].as_str().unwrap().contains("shard"), "{error}");
+    let file = folder.path().join("call.json");
+    std::fs::write(&file, call.to_string()).unwrap();
+    let [hash, root] = ["blockHash", "root"].map(|member| call[member].as_str().unwrap());
+    let trusted = format!("--block-hash {hash} --root {root} --insecure-dev --chain {chain}");
+    let verify = format!("proof verify {} {trusted}", file.display());
+    let mut verify = retrie(words(&verify));
+    succeeds(verify.args(["--request", &json!({ "data": code }).to_string()]));
     // The entry node asks any peer that has a part, so it finds the liar sooner or later.
     let (_, metrics) = door.0.log.split_once("metrics on ").expect("it says where");
     let metrics = metrics.split_whitespace().next().unwrap();

@@ -17,6 +17,20 @@ fn vector(file: &str, name: &str) -> Value {
     case.unwrap_or_else(|| panic!("no vector {name}")).clone()
 }
 
+/// A question of the vectors of calls or logs, with what the case changes.
+fn question(file: &str, name: &str) -> Value {
+    let case = vector(file, name);
+    let Some(base) = case["of"].as_str() else { return case["question"].clone() };
+    let mut question = vector(file, base)["question"].clone();
+    for (place, changed) in [("/answer", &case["with"]), ("", &case["ask"])] {
+        let object = question.pointer_mut(place).unwrap();
+        for (member, value) in changed.as_object().into_iter().flatten() {
+            object[member.as_str()] = value.clone();
+        }
+    }
+    question
+}
+
 /// A response of `mpt`, and the RLP of the header of its block.
 fn answer() -> (Value, Bytes) {
     let case = vector("answers.json", "under a header");
@@ -288,4 +302,128 @@ fn hashed_keys_are_verified_where_they_are_expected() {
             }
         }
     }
+}
+
+/// Verifies the answer of a call of the vectors, under the trust that the question names.
+fn verify_call(scene: &TestFolder, name: &str) -> Command {
+    let question = question("calls/calls.json", name);
+    let file = scene.write("call.json", question["answer"].to_string());
+    let hash = question["hash"].as_str().unwrap();
+    let chain = scene.at("genesis.json");
+    let mut command = verify(&file, &format!("--chain {chain} --block-hash {hash}"));
+    command.arg("--request").arg(question["request"].to_string());
+    if let Some(root) = question["root"].as_str() {
+        command.args(["--root", root]);
+    }
+    if let Some(params) = question["params"]["lvmt"][0].as_str() {
+        let height = u8::from_str_radix(&params[2..4], 16).unwrap();
+        command.args(["--insecure-dev", &height.to_string()]);
+    }
+    if let Some(params) = question["params"]["cole"][0].as_str() {
+        command.args(["--cole-params", params]);
+    }
+    command
+}
+
+#[test]
+fn answers_of_state_call_are_executed_again() {
+    let scene = TestFolder::new();
+    let vectors = "../../crates/light-client/vectors/calls/calls.json";
+    let text = std::fs::read(format!("{}/{vectors}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let vectors: Value = serde_json::from_slice(&text).unwrap();
+    scene.write("genesis.json", vectors["chain"].as_str().unwrap());
+    for name in ["mpt", "lvmt", "cole", "bavl"] {
+        let out = succeeds(&mut verify_call(&scene, name));
+        let expect = &vector("calls/calls.json", name)["expect"];
+        let output = format!("the call returns {}", expect["output"].as_str().unwrap());
+        let gas = format!("gas used {} of 50000000", expect["gasUsed"]);
+        for line in [&output, &gas, "(--block-hash)", "verified: root"] {
+            assert!(out.contains(line), "{name}: `{line}` is not in: {out}");
+        }
+    }
+    for (name, why) in [
+        ("another output", "another output of the call"),
+        ("gas that lies", "another gas used of the call"),
+        ("a code left out", "the code 0x"),
+        ("another header", "bytes have hash"),
+        ("another value", "does not match the root"),
+    ] {
+        let printed = fails_saying(&mut verify_call(&scene, name), &["call.json is refused", why]);
+        assert!(!printed.contains("returns"), "{name}: {printed}");
+    }
+
+    // What the answer itself does not say.
+    let question = question("calls/calls.json", "mpt");
+    let (answer, request) = (&question["answer"], question["request"].to_string());
+    let [hash, root] = ["blockHash", "root"].map(|member| answer[member].as_str().unwrap());
+    let wrapped = json!({ "jsonrpc": "2.0", "id": 1, "result": answer });
+    let file = scene.write("answer.json", wrapped.to_string());
+    let request = scene.write("request.json", request);
+    let chain = scene.at("genesis.json");
+    let asked = format!("--request {request} --chain {chain}");
+    succeeds(&mut verify(&file, &format!("{asked} --block-hash {hash}")));
+    succeeds(&mut verify(&file, &format!("{asked} --block-hash {hash} --checkpoint 5:{root}")));
+    for (flags, words) in [
+        (asked.clone(), &["nothing is verified", hash, "--block-hash"][..]),
+        (format!("{asked} --root {root}"), &["--block-hash HASH"]),
+        (format!("{asked} --block-hash {root}"), &["answer.json is refused", "bytes have hash"]),
+        (format!("{asked} --block-hash {hash} --root {hash}"), &["refused", "leads to root"]),
+        (format!("{asked} --block-hash {hash} --checkpoint 6:{root}"), &["refused", "block"]),
+        (format!("--block-hash {hash} --chain {chain}"), &["the call that was asked", "--request"]),
+    ] {
+        fails_saying(&mut verify(&file, &flags), words);
+    }
+    let mut other = verify(&file, &format!("--block-hash {hash} --chain {chain}"));
+    fails_saying(other.args(["--request", r#"{"data":"0x5f5ff3"}"#]), &["is refused"]);
+}
+
+#[test]
+fn answers_of_state_get_logs_are_verified_to_be_complete() {
+    let scene = TestFolder::new();
+    let ask = |name: &str| {
+        let question = question("logs/logs.json", name);
+        let file = scene.write("logs.json", question["answer"].to_string());
+        let hash = question["hash"].as_str().unwrap();
+        let mut command = verify(&file, &format!("--block-hash {hash}"));
+        command.arg("--request").arg(question["filter"].to_string());
+        command
+    };
+    for (name, first) in [
+        ("one topic", "blocks 1 to 6: 3 logs match"),
+        ("no log", "blocks 0 to 6: 0 logs match"),
+        ("before Byzantium", "blocks 1 to 5: 10 logs match"),
+    ] {
+        let out = succeeds(&mut ask(name));
+        assert!(out.starts_with(first) && out.contains("no other log that matches"), "{out}");
+    }
+    let out = succeeds(&mut ask("one topic"));
+    let stated = question("logs/logs.json", "one topic")["answer"]["logs"].clone();
+    for log in stated.as_array().unwrap() {
+        let [address, data] = ["address", "data"].map(|member| log[member].as_str().unwrap());
+        assert!(out.to_lowercase().contains(address) && out.contains(data), "{log}: {out}");
+    }
+    for (name, why) in [
+        ("a log left out", "states other logs"),
+        ("receipts of no block", "its receipts are left out"),
+        ("a receipt changed", "receipts have root"),
+        ("a block left out", "header"),
+        ("a filter from an earlier block on", "the filter asks for blocks 0 to 6"),
+        ("another version", "of version 2"),
+    ] {
+        fails_saying(&mut ask(name), &["logs.json is refused", why]);
+    }
+    let file = scene.at("logs.json");
+    let filter = scene.write("filter.json", r#"{"fromBlock":"0x1"}"#);
+    for (flags, word) in [
+        (format!("--request {filter}"), "refused"),
+        (format!("--request {filter} --root {}", B256::ZERO), "--block-hash HASH"),
+        (format!("--block-hash {}", B256::ZERO), "the filter that was asked"),
+    ] {
+        fails_saying(&mut verify(&file, &flags), &[word]);
+    }
+    let question = question("logs/logs.json", "one topic");
+    scene.write("logs.json", question["answer"].to_string());
+    let mut untrusted = verify(&file, "");
+    untrusted.arg("--request").arg(question["filter"].to_string());
+    fails_saying(&mut untrusted, &["nothing is verified", question["hash"].as_str().unwrap()]);
 }

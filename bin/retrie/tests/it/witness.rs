@@ -1,6 +1,9 @@
 //! `retrie witness`: made from a datadir, verified alone, and compared.
 
-use crate::common::{TestFolder, fails_saying, misused_saying, retrie, succeeds, words};
+use crate::{
+    common::{TestFolder, fails_saying, misused_saying, retrie, succeeds, words},
+    lvmt::small_params,
+};
 use retrie_pipeline::testkit::TestRules;
 use retrie_sources::testkit::{HttpServer, ScriptedReply};
 use serde_json::{Value, json};
@@ -84,11 +87,72 @@ fn a_witness_is_made_verified_and_compared() {
     misused_saying(&mut on(&scene, &line), &["was not checked"]);
 }
 
+/// The witness with another digit in the middle of its bytes.
+fn with_flipped_digit(witness: &Value) -> Value {
+    let mut digits = witness["witness"].as_str().unwrap().to_owned().into_bytes();
+    let middle = digits.len() / 2;
+    digits[middle] = if digits[middle] == b'0' { b'1' } else { b'0' };
+    let mut forged = witness.clone();
+    forged["witness"] = json!(String::from_utf8(digits).unwrap());
+    forged
+}
+
+#[test]
+fn a_block_is_verified_on_the_witness_of_its_store_and_on_no_forged_one() {
+    let (scene, blocks) = TestFolder::with_chain(TestRules::Cancun, 5);
+    let (params, _) = small_params(&scene, 4, true);
+    let pins = params.replace("lvmt.params", "params");
+    let hash = blocks[4].header.hash_slow().to_string();
+    let other = scene.write("other.rlp", alloy_rlp::encode(&blocks[3]));
+    let lvmt = format!("{params} --lvmt.proof-shard all");
+    let stores = [("bavl", "", ""), ("mpt", "", "--format state"), ("lvmt", &*lvmt, "")];
+    for (name, flags, format) in stores {
+        let (data, chain) = (scene.at(name), scene.at("chain.rlp"));
+        let import = format!("import --datadir {data} --state-backend {name} {flags} {chain}");
+        succeeds(&mut on(&scene, &import));
+        let printed = succeeds(&mut make(&scene, name, "5", &format!("{flags} {format}")));
+        assert!(printed.contains(&format!("bytes of {name}")), "{printed}");
+        let verify =
+            |file: &str, more: &str| on(&scene, &format!("witness verify {file} {pins} {more}"));
+        let file = scene.at("witness.json");
+        let printed = succeeds(&mut verify(&file, ""));
+        let (_, root) = scene.head_of(name, flags);
+        let is_in_header = name == "mpt";
+        let basis = if is_in_header { "binds both roots" } else { "--root" };
+        for part in [&*hash, &*root, basis] {
+            assert!(printed.contains(part), "{name}: {part} is not in {printed}");
+        }
+        let made = scene.json("witness.json");
+        let forged = scene.write("forged.json", with_flipped_digit(&made).to_string());
+        fails_saying(&mut verify(&forged, ""), &["block 5", "is refused"]);
+        let foreign = format!("--block {other}");
+        fails_saying(&mut verify(&file, &foreign), &["block 4", "of the state after block #4"]);
+        if is_in_header {
+            continue;
+        }
+        let root = made["root"].as_str().unwrap();
+        succeeds(&mut verify(&file, &format!("--root {root}")));
+        let wrong = format!("--root {hash}");
+        fails_saying(&mut verify(&file, &wrong), &["trusted (--root)"]);
+        let mut surplus = made.clone();
+        surplus["codes"].as_array_mut().unwrap().push(json!("0xffff"));
+        let surplus = scene.write("surplus.json", surplus.to_string());
+        fails_saying(&mut verify(&surplus, ""), &["which the block does not read"]);
+    }
+    let file = scene.at("witness.json");
+    misused_saying(&mut on(&scene, &format!("witness lint {file}")), &["the witness of a store"]);
+    // The last one is of `lvmt`.
+    let unpinned = format!("witness verify {file}");
+    fails_saying(&mut on(&scene, &unpinned), &["--params says which parameters you trust"]);
+}
+
 #[test]
 fn what_cannot_be_made_or_compared_is_told_from_what_differs() {
     let (scene, _) = TestFolder::with_chain(TestRules::Cancun, 3);
     succeeds(&mut scene.import("chain.rlp", "--state-backend raw"));
-    fails_saying(&mut make(&scene, "data", "2", ""), &["raw", "Ethereum's trie", "mpt"]);
+    fails_saying(&mut make(&scene, "data", "2", ""), &["raw", "it authenticates nothing"]);
+    let execution = "--format execution";
+    fails_saying(&mut make(&scene, "data", "2", execution), &["raw", "Ethereum's trie", "mpt"]);
     fails_saying(&mut make(&scene, "data", "9", ""), &["no block 9"]);
     let file = scene.write("file.json", "{\"state\":[],\"codes\":[],\"headers\":[]}");
     for (line, what) in [

@@ -3,6 +3,7 @@
 use alloy_primitives::{B256, Bytes};
 use retrie_db::{ChainRead, DbError, ReadTxn};
 use retrie_execution::{BlockHashes, CodeReader};
+use retrie_log_tables::TableSpan;
 use retrie_state::{StateError, StoreError};
 
 /// Codes, and hashes of canonical ancestors, from the chain's tables.
@@ -23,5 +24,13 @@ impl BlockHashes for StoredContext<'_> {
             let action = format!("looking for ancestor {number}");
             StoreError::new(action, DbError::from(error)).into()
         })
+    }
+
+    fn table_root(&self, span: TableSpan) -> Result<Option<B256>, StateError> {
+        let table = self.0.make_index_table(span).map_err(|error| {
+            let action = format!("indexing blocks {} to {}", span.first(), span.last());
+            StoreError::new(action, DbError::from(error))
+        })?;
+        Ok(table.map(|table| table.root()))
     }
 }

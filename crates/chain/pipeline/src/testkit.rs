@@ -17,11 +17,13 @@ use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, address, m
 use k256::ecdsa::SigningKey;
 use retrie_chainspec::{
     ChainSpec,
-    primitives::{Block, BlockBody, Header, SealedHeader, Transaction},
+    primitives::{Block, BlockBody, Header, Receipt, SealedHeader, Transaction},
 };
-use retrie_execution::{BlockAccessList, CodeCache};
+use retrie_db::add_to_table;
+use retrie_execution::{BlockAccessList, BlockHashes, CodeCache};
+use retrie_log_tables::{INDEX_CONTRACT, INDEX_CONTRACT_CODE, TableBuilder, TableSpan};
 use retrie_sources::BlockWriter;
-use retrie_state::{Account, AnyBackend, StateKey, StateReader};
+use retrie_state::{Account, AnyBackend, StateError, StateKey, StateReader};
 use retrie_state_store::{MemoryStore, StateId, StateStore, StoreOptions};
 use serde_json::json;
 use std::{path::Path, sync::Arc};
@@ -264,7 +266,29 @@ struct BuiltBlock {
     block: Block,
     total_difficulty: U256,
     states: ProposalSet,
+    receipts: Arc<Vec<Receipt>>,
     access_list: Option<BlockAccessList>,
+}
+
+/// What an execution asks of the ancestors of its block.
+struct TestAncestors<'a> {
+    chain: &'a TestChain,
+    hashes: HashMap<u64, B256>,
+}
+
+impl BlockHashes for TestAncestors<'_> {
+    fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
+        Ok(self.hashes.get(&number).copied())
+    }
+
+    fn table_root(&self, span: TableSpan) -> Result<Option<B256>, StateError> {
+        let mut table = TableBuilder::default();
+        for number in span.first()..=span.last() {
+            let BuiltBlock { block, receipts, .. } = &self.chain.blocks[&self.hashes[&number]];
+            assert!(add_to_table(&mut table, &block.header, &block.body.transactions, receipts));
+        }
+        Ok(Some(table.finish().root()))
+    }
 }
 
 impl std::fmt::Debug for TestChain {
@@ -298,6 +322,22 @@ impl TestChain {
         });
         let genesis_json = genesis.to_string();
         let spec = Arc::new(ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file"));
+        Self::with(genesis_json, spec, backend)
+    }
+
+    /// The same with index tables (EIP-8304), whose roots are in the headers' states.
+    pub fn with_index_tables(rules: TestRules, backend: Arc<dyn AnyBackend>) -> Self {
+        let mut genesis: serde_json::Value =
+            serde_json::from_str(&rules.genesis_json()).expect("JSON");
+        genesis["config"]["eip8304Block"] = 0.into();
+        genesis["alloc"][INDEX_CONTRACT.to_string()] = json!({
+            "balance": "0",
+            "nonce": "0x1",
+            "code": INDEX_CONTRACT_CODE,
+        });
+        let genesis_json = genesis.to_string();
+        let spec = ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file");
+        let spec = native_spec(&spec, &backend).expect("in memory");
         Self::with(genesis_json, spec, backend)
     }
 
@@ -349,6 +389,7 @@ impl TestChain {
             block: Block { header: header.header().clone(), body: BlockBody::default() },
             total_difficulty: header.difficulty,
             states: genesis.expect("a state in memory").0,
+            receipts: Arc::default(),
             access_list: None,
         };
         let root = states.header_root(built.states.roots(), header.timestamp);
@@ -439,7 +480,7 @@ impl TestChain {
             slot_number: Some(number),
             ..Default::default()
         };
-        let hashes = self.ancestors(parent);
+        let hashes = TestAncestors { chain: self, hashes: self.ancestors(parent) };
         let builder = BlockBuilder {
             spec: &self.spec,
             states: &self.states,
@@ -460,13 +501,15 @@ impl TestChain {
             block: executed.data.block.clone_block(),
             total_difficulty: executed.chain.total_difficulty,
             states: executed.states,
+            receipts: executed.data.receipts,
             access_list: executed.access_list,
         };
         self.blocks.insert(hash, built);
         hash
     }
 
-    /// Hashes of a block and of the blocks below it, as far as BLOCKHASH on top of it can ask for.
+    /// Hashes of a block and of the blocks below it, as far as its child can ask for: BLOCKHASH, or an
+    /// index table.
     fn ancestors(&self, block: B256) -> HashMap<u64, B256> {
         let mut at = block;
         let one = |_| {
@@ -475,7 +518,7 @@ impl TestChain {
             at = header.parent_hash;
             Some(found)
         };
-        (0..256).map_while(one).collect()
+        (0..320).map_while(one).collect()
     }
 
     /// Builds `count` blocks on `parent`, `seconds` apart, that use every kind of [`TestCall`];

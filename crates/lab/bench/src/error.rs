@@ -91,6 +91,16 @@ pub enum BenchError {
         /// The key.
         key: String,
     },
+    /// A block witness is refused, or gives another root than the store has.
+    #[error("the witness that {backend} made of block {number} is wrong: {why}")]
+    WrongWitness {
+        /// Name of the store.
+        backend: String,
+        /// Number of the block.
+        number: u64,
+        /// What is wrong.
+        why: String,
+    },
     /// Two contenders that compute Ethereum's state root have different roots.
     #[error("after the same writes {a} has the state root {a_root}, {b} has {b_root}")]
     RootsDiffer {

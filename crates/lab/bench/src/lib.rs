@@ -16,6 +16,7 @@
 //! * [`trees`]: authenticated search trees in memory, timed and measured.
 //! * [`crypto`]: the cost of curve arithmetic.
 //! * [`tree_sync`]: such trees fetched from peers, some of which lie.
+//! * [`witness`]: what it takes to execute blocks without a state.
 //! * [`paper`]: the figures that the papers state, and their experiments.
 //!
 //! # Vocabulary
@@ -48,5 +49,6 @@ mod sparse;
 pub mod state;
 pub mod tree_sync;
 pub mod trees;
+pub mod witness;
 
 pub use error::{BenchError, RaceSetting};

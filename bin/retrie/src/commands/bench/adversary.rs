@@ -3,6 +3,7 @@
 
 use super::{
     measurement::{RaceMeasurement, ended},
+    memory::raced,
     state::table::{print, print_equal_terms, remarks},
     stores::StoreArgs,
 };
@@ -81,18 +82,24 @@ impl AdversaryArgs {
         stop: &AtomicBool,
     ) -> eyre::Result<RaceMeasurement> {
         let names = self.stores.names()?;
-        // Both a store and its twin are open.
-        let terms = self.stores.terms(&names, 2)?;
+        let memories = self.stores.memory.terms(out)?;
         let attacks = self.attacks()?;
         let sieges: Vec<_> = self.keys.iter().map(|keys| self.attack_config(*keys)).collect();
         sieges.iter().try_for_each(|siege| siege.check(attacks))?;
         let cache = self.stores.cache();
         let mut measured = RaceMeasurement::on("adversary");
-        let mut all = sieges.iter().flat_map(|siege| attacks.iter().map(move |one| (siege, *one)));
-        measured.ended = all.try_for_each(|(siege, attack)| {
+        for memory in memories {
+            // Both a store and its twin are open.
+            let terms = self.stores.terms(&names, 2, memory)?;
             let run = AttackRace { args: &self, names: &names, terms: &terms, cache: &cache, stop };
-            run.attack(siege, attack, out, &mut measured)
-        });
+            let mut all =
+                sieges.iter().flat_map(|siege| attacks.iter().map(move |one| (siege, *one)));
+            measured.ended =
+                all.try_for_each(|(siege, attack)| run.attack(siege, attack, out, &mut measured));
+            if measured.ended.is_err() {
+                break;
+            }
+        }
         Ok(measured)
     }
 
@@ -139,24 +146,34 @@ impl AttackRace<'_> {
         measured: &mut RaceMeasurement,
     ) -> eyre::Result<()> {
         let Self { terms, cache, stop, .. } = *self;
-        let StoreArgs { proofs, memory_limit, proof_depths, .. } = &self.args.stores;
-        let (proofs, memory_limit) = (*proofs, *memory_limit);
+        let StoreArgs { proofs, proof_depths, .. } = &self.args.stores;
+        let (proofs, memory) = (*proofs, terms.memory);
+        let memory_limit = self.args.stores.memory_limit(memory, 2);
         let mut progress = RaceProgress::counting(out.metrics(), "adversary");
         let attacked = siege.prepare(attack, cache, stop, &mut |step| progress.update(step));
         let attacked = attacked.inspect_err(|_| progress.finish())?;
-        let [entrants, twins] =
-            [self.args.stores.entrants(self.names)?, self.args.stores.entrants(self.names)?];
+        let stores = || self.args.stores.entrants(self.names, memory);
+        let (entrants, twins) = (stores()?, stores()?);
         print_attack(out, siege, &attacked)?;
         print_equal_terms(out, terms, memory_limit, &entrants, 2)?;
         let workload = &attacked.workload;
         let race = StoreRace { workload, terms, cache, proofs, proof_depths, memory_limit, stop };
-        let raced = race
-            .run_beside(&attacked.baseline, &entrants, &twins, &mut |step| progress.update(step));
+        let (mut baseline, mut twins) = (Vec::new(), &twins[..]);
+        let raced = raced(&entrants, memory, |group| {
+            let (beside, rest) = twins.split_at(group.len());
+            twins = rest;
+            let (plain, attacked) =
+                race.run_beside(&attacked.baseline, group, beside, &mut |step| {
+                    progress.update(step)
+                })?;
+            baseline.extend(plain);
+            Ok(attacked)
+        });
         progress.finish();
-        let (baseline, raced) = raced?;
+        let raced = raced?;
         // Before the output, which can fail.
         measured.results.extend(attacked.results(&baseline, &raced, terms));
-        for note in attacked.note.iter().cloned().chain(remarks(&entrants)) {
+        for note in attacked.note.iter().cloned().chain(remarks(&entrants, memory)) {
             if !measured.notes.contains(&note) {
                 measured.notes.push(note);
             }

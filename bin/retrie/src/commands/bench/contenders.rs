@@ -3,7 +3,7 @@
 use crate::args::{BackendArgs, HashChoice, check_names, make};
 use eyre::bail;
 use retrie_backends::{BackendLane, StorePurpose, kind, lane};
-use retrie_bench::cmi;
+use retrie_bench::{cmi, race::MemoryTerms};
 use retrie_state::AnyBackend;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const CACHE_MB: u64 = 1024;
 
 /// Memory for unfolded rows of each contender, in MiB: as requested, or under a memory limit (in
 /// bytes) an equal share of half of it, less the `fixed` caches of all contenders.
-pub(crate) fn cache_mb(asked: Option<u32>, limit: Option<u64>, fixed: &[u64]) -> u64 {
+fn cache_mb(asked: Option<u32>, limit: Option<u64>, fixed: &[u64]) -> u64 {
     match (asked, limit) {
         (Some(asked), _) => asked.into(),
         (None, None) => CACHE_MB,
@@ -20,6 +20,20 @@ pub(crate) fn cache_mb(asked: Option<u32>, limit: Option<u64>, fixed: &[u64]) ->
             let rest = (limit / 2).saturating_sub(fixed.iter().sum());
             ((rest >> 20) / fixed.len().max(1) as u64).clamp(1, CACHE_MB)
         }
+    }
+}
+
+/// Memory of each contender beside the page cache, in bytes: its part of a budget, which covers its
+/// caches too, or as [`cache_mb`].
+pub(crate) fn cache_bytes(
+    asked: Option<u32>,
+    limit: Option<u64>,
+    memory: MemoryTerms,
+    fixed: &[u64],
+) -> u64 {
+    match memory.budget {
+        Some(budget) => budget.store_bytes(),
+        None => cache_mb(asked, limit, fixed) << 20,
     }
 }
 
@@ -48,16 +62,20 @@ pub(crate) fn names(
 }
 
 /// The backend `name`, for a store that is removed after the race. Flags missing in the name come
-/// from the command line.
+/// from the command line. A budget of `memory` limits its caches.
 pub(crate) fn backend(
     name: &str,
     hash: Option<HashChoice>,
     args: &BackendArgs,
+    memory: MemoryTerms,
 ) -> eyre::Result<Arc<dyn AnyBackend>> {
     // A baseline that only races have.
     if let Some(backend) = cmi::backend(name) {
         return Ok(backend);
     }
-    let BackendLane { backend, flags } = lane(name, args.flags())?;
+    let BackendLane { backend, mut flags } = lane(name, args.flags())?;
+    if let Some(budget) = memory.budget {
+        flags.limit_caches(budget.cache_bytes());
+    }
     make(backend, hash, &flags, StorePurpose::Temporary)
 }

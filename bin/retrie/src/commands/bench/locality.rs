@@ -20,6 +20,7 @@ use retrie_bench::{
         tries::{PublishedTrie, StoreTrie},
     },
     paper::{Paper, references},
+    race::MemoryTerms,
     state::BackendFactory,
 };
 use retrie_report::BenchReport;
@@ -164,7 +165,7 @@ impl FromStr for TrieChoice {
             return Ok(Self::Published(trie));
         }
         let known = || PublishedTrie::ALL.map(PublishedTrie::name).join(", ");
-        match contenders::backend(text, None, &BackendArgs::default()) {
+        match contenders::backend(text, None, &BackendArgs::default(), MemoryTerms::FREE) {
             Ok(_) => Ok(Self::Own(text.into())),
             Err(error) => Err(format!("it is none of {}, and as a backend: {error}", known())),
         }
@@ -366,7 +367,8 @@ impl LocalityArgs {
                         TrieRowFigures::published(*trie, height, &timed, stored, stop)
                     }
                     TrieChoice::Own(name) => {
-                        let backend = contenders::backend(name, None, &BackendArgs::default())?;
+                        let args = BackendArgs::default();
+                        let backend = contenders::backend(name, None, &args, MemoryTerms::FREE)?;
                         let factory = BackendFactory::new(backend).named(name);
                         TrieRowFigures::own(StoreTrie::new(&factory), height, &timed, stop)
                     }

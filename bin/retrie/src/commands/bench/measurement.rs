@@ -4,7 +4,7 @@ use crate::output::{CommandOutput, say};
 use eyre::WrapErr;
 use retrie_bench::{
     paper::{Paper, references},
-    race::RaceResult,
+    race::{RaceOutcome, RaceResult},
 };
 use retrie_report::{BenchResult, ReferenceFigure};
 use std::time::Duration;
@@ -47,6 +47,46 @@ pub(super) fn print_memory_limit(
         "memory limit {} MiB, shared by {sharers} stores that are all open while one runs; the page \
          cache included, which is empty at first",
         limit >> 20
+    );
+    Ok(())
+}
+
+/// Prints for each store how often what it looked up was in memory, and the mapped pages that were
+/// there.
+pub(super) fn print_hit_rates<F>(
+    out: &CommandOutput,
+    outcomes: &[RaceOutcome<F>],
+) -> eyre::Result<()> {
+    say!(
+        out,
+        "\n{:<16} {:>8} {:>10} {:>9} | {:>9} {:>10}",
+        "backend",
+        "hit rate",
+        "of caches",
+        "of rows",
+        "mem MiB",
+        "mapped MiB"
+    );
+    let mib = |bytes: f64| bytes / f64::from(1 << 20);
+    for outcome in outcomes {
+        let rates = outcome.hit_rates();
+        let shown =
+            |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.3}"));
+        say!(
+            out,
+            "{:<16} {:>8} {:>10} {:>9} | {:>9.1} {:>10.1}",
+            outcome.backend,
+            shown(rates.map(|rates| rates.all)),
+            shown(rates.and_then(|rates| rates.caches)),
+            shown(rates.and_then(|rates| rates.rows)),
+            mib(outcome.memory_bytes() as f64),
+            mib(outcome.mapped_bytes() as f64)
+        );
+    }
+    say!(
+        out,
+        "hit rate: lookups in a store's caches and of single rows that read no table; of rows: not \
+         folded yet; prefetches count; mapped: pages of its files in memory after its last turn"
     );
     Ok(())
 }

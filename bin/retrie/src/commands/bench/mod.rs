@@ -11,6 +11,7 @@ mod limit;
 mod locality;
 pub(crate) mod make_chain;
 mod measurement;
+mod memory;
 mod merge;
 pub(crate) mod page;
 mod paper;
@@ -21,6 +22,7 @@ pub(crate) mod stores;
 mod trace;
 mod tree_sync;
 mod trees;
+mod witness;
 
 use race::BenchRace;
 use std::sync::{Arc, atomic::AtomicBool};
@@ -46,6 +48,9 @@ pub(crate) enum BenchCommand {
     SyncPeer(tree_sync::PeerArgs),
     /// Time the curve arithmetic that LVMT builds on (LVMT Table 1).
     Crypto(crypto::CryptoArgs),
+    /// Measure what it takes to execute blocks and calls without a state: bytes and time of witnesses,
+    /// on every store that makes them.
+    Witness(Box<witness::WitnessBenchArgs>),
     /// Make and show traces: real or synthetic accesses, which `bench state --keys trace:FILE`
     /// replays.
     #[command(subcommand)]
@@ -74,6 +79,7 @@ impl BenchCommand {
             Self::Sync(args) => args.run(stop),
             Self::SyncPeer(args) => args.run(stop),
             Self::Crypto(args) => args.run(stop),
+            Self::Witness(args) => (*args).run(stop),
             Self::Trace(command) => command.run(stop),
             Self::Paper(args) => args.run(stop),
             Self::MakeChain(args) => args.run(stop),

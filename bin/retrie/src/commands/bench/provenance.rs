@@ -1,7 +1,12 @@
 //! `retrie bench provenance`: queries what keys were over the latest blocks, with proofs (COLE
 //! 8.2.5).
 
-use super::{contenders, measurement::RaceMeasurement, stores::state_cache};
+use super::{
+    contenders,
+    measurement::RaceMeasurement,
+    memory::{MemoryArgs, words},
+    stores::state_cache,
+};
 use crate::{
     args::{BackendArgs, HashChoice, parse_count, parse_sync, root_backend},
     output::{CommandOutput, ReportArgs, grouped, say},
@@ -16,7 +21,7 @@ use retrie_bench::{
         BlockDelivery, ClientEntrant, ClientRace, ClientWorkload, ProvenanceOutcome, QueryConfig,
         SenderRecovery, can_prove_history,
     },
-    race::RaceTerms,
+    race::{MemoryTerms, RaceTerms},
 };
 use retrie_db::SyncMode;
 use std::{path::PathBuf, sync::atomic::AtomicBool};
@@ -59,8 +64,10 @@ pub(crate) struct ProvenanceRaceArgs {
     #[arg(long, value_name = "MODE", default_value = "none", value_parser = parse_sync)]
     sync: SyncMode,
     /// Memory in MiB for rows that are committed but not yet folded into the tables.
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1024, conflicts_with = "memory_budget", value_parser = clap::value_parser!(u32).range(1..))]
     cache_mb: u32,
+    #[command(flatten)]
+    memory: MemoryArgs,
     /// How many blocks can be reverted; 0 disables undo.
     #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
     retention: u64,
@@ -79,8 +86,7 @@ impl ProvenanceRaceArgs {
         out: &CommandOutput,
         stop: &AtomicBool,
     ) -> eyre::Result<RaceMeasurement> {
-        let entrants = self.entrants()?;
-        let (workload, terms) = (self.workload(), self.terms());
+        let workload = self.workload();
         let queries = QueryConfig { ranges: self.range.clone(), count: self.queries };
         say!(
             out,
@@ -90,31 +96,50 @@ impl ProvenanceRaceArgs {
             grouped(self.txs),
             grouped(self.queries)
         );
-        let cache = state_cache(self.state_cache);
-        let race = ClientRace {
-            workload: &workload,
-            senders: SenderRecovery::Unrecovered,
-            terms: &terms,
-            root_maker: root_backend()?,
-            cache: &cache,
-            memory_limit: None,
-            stop,
-        };
-        let mut progress = RaceProgress::counting(out.metrics(), workload.name);
-        let answers = race.provenance(&entrants, &queries, &mut |step| progress.update(step));
-        progress.finish();
-        let answers = answers?;
+        let cache = state_cache(self.state_cache.clone());
         let mut measured = RaceMeasurement::on(workload.name);
-        measured.results.extend(answers.iter().map(|one| one.result(&workload, &terms)));
-        measured.ended = print(out, &answers);
+        // The answers of all are compared, so all are open at once and share the page cache.
+        for memory in self.memory.terms_of_stores() {
+            let (entrants, terms) = (self.entrants(memory)?, self.terms(memory));
+            if memory != MemoryTerms::FREE {
+                let own =
+                    entrants.iter().map(|one| (&*one.name, one.backend.profile().cache_bytes));
+                say!(out, "equal terms: {}", words(&terms, own));
+            }
+            let race = ClientRace {
+                workload: &workload,
+                senders: SenderRecovery::Unrecovered,
+                terms: &terms,
+                root_maker: root_backend()?,
+                cache: &cache,
+                memory_limit: None,
+                stop,
+            };
+            let mut progress = RaceProgress::counting(out.metrics(), workload.name);
+            let answers = race.provenance(&entrants, &queries, &mut |step| progress.update(step));
+            progress.finish();
+            let answers = match answers {
+                // What was measured with other budgets is kept.
+                Err(error) if !measured.results.is_empty() => {
+                    measured.ended = Err(error.into());
+                    break;
+                }
+                answers => answers?,
+            };
+            measured.results.extend(answers.iter().map(|one| one.result(&workload, &terms)));
+            measured.ended = print(out, &answers);
+            if measured.ended.is_err() {
+                break;
+            }
+        }
         Ok(measured)
     }
 
-    fn entrants(&self) -> eyre::Result<Vec<ClientEntrant>> {
+    fn entrants(&self, memory: MemoryTerms) -> eyre::Result<Vec<ClientEntrant>> {
         let names = contenders::names(&self.backends, self.hash, |_| false)?;
         let mut entrants = Vec::new();
         for name in names {
-            let backend = contenders::backend(&name, self.hash, &self.backend_args)?;
+            let backend = contenders::backend(&name, self.hash, &self.backend_args, memory)?;
             // A backend named in the flags is rejected later, with the reason.
             if !self.backends.is_empty() || can_prove_history(&*backend) {
                 entrants.push(ClientEntrant { name, backend });
@@ -150,12 +175,14 @@ impl ProvenanceRaceArgs {
         }
     }
 
-    const fn terms(&self) -> RaceTerms {
+    fn terms(&self, memory: MemoryTerms) -> RaceTerms {
+        let cache_bytes = contenders::cache_bytes(Some(self.cache_mb), None, memory, &[]);
         RaceTerms {
             sync: self.sync,
-            cache_bytes: (self.cache_mb as usize) << 20,
+            cache_bytes: usize::try_from(cache_bytes).unwrap_or(usize::MAX),
             retention: self.retention,
             read_threads: 16,
+            memory,
         }
     }
 }

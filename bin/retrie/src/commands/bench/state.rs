@@ -4,6 +4,7 @@ pub(crate) mod table;
 
 use super::{
     measurement::{RaceMeasurement, ended},
+    memory::raced,
     stores::StoreArgs,
     trace::corpus_options,
 };
@@ -124,20 +125,23 @@ impl StateRaceArgs {
         stop: &AtomicBool,
     ) -> eyre::Result<RaceMeasurement> {
         let names = self.stores.names()?;
-        let terms = self.stores.terms(&names, 1)?;
+        let memories = self.stores.memory.terms(out)?;
         let workloads = self.workloads(stop)?;
         workloads.iter().try_for_each(StoreWorkload::check)?;
         let cache = self.stores.cache();
         let mut measured = RaceMeasurement::on("state");
-        for workload in &workloads {
-            let StoreArgs { proofs, memory_limit, proof_depths, .. } = &self.stores;
-            let (proofs, memory_limit) = (*proofs, *memory_limit);
-            let (terms, cache) = (&terms, &cache);
-            let race =
-                StoreRace { workload, terms, cache, proofs, proof_depths, memory_limit, stop };
-            measured.ended = self.race(&race, &names, out, &mut measured);
-            if measured.ended.is_err() {
-                break;
+        let StoreArgs { proofs, proof_depths, .. } = &self.stores;
+        let (proofs, cache) = (*proofs, &cache);
+        for memory in memories {
+            let (terms, memory_limit) =
+                (&self.stores.terms(&names, 1, memory)?, self.stores.memory_limit(memory, 1));
+            for workload in &workloads {
+                let race =
+                    StoreRace { workload, terms, cache, proofs, proof_depths, memory_limit, stop };
+                measured.ended = self.race(&race, &names, out, &mut measured);
+                if measured.ended.is_err() {
+                    return Ok(measured);
+                }
             }
         }
         Ok(measured)
@@ -151,17 +155,19 @@ impl StateRaceArgs {
         out: &CommandOutput,
         measured: &mut RaceMeasurement,
     ) -> eyre::Result<()> {
-        let entrants = self.stores.entrants(names)?;
+        let memory = race.terms.memory;
+        let entrants = self.stores.entrants(names, memory)?;
         table::print_terms(out, race, &entrants)?;
         let mut progress = RaceProgress::counting(out.metrics(), "state");
-        let raced = race.run(&entrants, &mut |step| progress.update(step));
+        let raced =
+            raced(&entrants, memory, |group| race.run(group, &mut |step| progress.update(step)));
         progress.finish();
         let mut raced = raced?;
         limit::compare(race.cache, &mut raced);
         // Before the output, which can fail.
         let result = |one: &StoreOutcome| one.result(race.workload, race.terms);
         measured.results.extend(raced.outcomes.iter().map(result));
-        for note in table::remarks(&entrants) {
+        for note in table::remarks(&entrants, memory) {
             if !measured.notes.contains(&note) {
                 measured.notes.push(note);
             }

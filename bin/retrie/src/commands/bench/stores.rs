@@ -1,6 +1,6 @@
 //! The state stores and terms of races without a chain, for `bench state` and `bench adversary`.
 
-use super::contenders;
+use super::{contenders, memory::MemoryArgs};
 use crate::{
     args::{BackendArgs, HashChoice, parse_count, parse_sync},
     output::ReportArgs,
@@ -10,7 +10,7 @@ use retrie_bench::{
     cache::StateCache,
     memory::parse_size,
     peers,
-    race::RaceTerms,
+    race::{MemoryTerms, RaceTerms},
     state::{BackendFactory, StoreFactory},
 };
 use retrie_db::SyncMode;
@@ -40,13 +40,15 @@ pub(crate) struct StoreArgs {
     /// cache; for NOMT the page cache and the leaf cache, half each; for `redb` and QMDB the page
     /// cache [default: 1024; with --memory-limit the stores share half of it, less these fixed
     /// caches].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with = "memory_budget", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) cache_mb: Option<u32>,
     /// Cap memory at this size (512MB, 2GB) during the race, with the page cache, so that data can
     /// be larger than memory. The cap uses a cgroup, or locks the rest of the machine's memory. All
     /// stores of a race are open at once and share it: a store raced alone has more.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(super) memory_limit: Option<u64>,
+    #[arg(long, value_name = "SIZE", conflicts_with = "memory_budget", value_parser = parse_size)]
+    memory_limit: Option<u64>,
+    #[command(flatten)]
+    pub(super) memory: MemoryArgs,
     /// How many commits can be reverted; 0 disables undo.
     #[arg(long, value_name = "COMMITS", default_value_t = 128)]
     retention: u64,
@@ -87,21 +89,27 @@ impl StoreArgs {
     }
 
     /// The terms, where each store is open `times` times.
-    pub(super) fn terms(&self, names: &[String], times: usize) -> eyre::Result<RaceTerms> {
+    pub(super) fn terms(
+        &self,
+        names: &[String],
+        times: usize,
+        memory: MemoryTerms,
+    ) -> eyre::Result<RaceTerms> {
         ensure!(
             self.proofs > 0 || self.proof_depths.is_empty(),
             "--proof-depths says in which states keys are proven: say how many with --proofs"
         );
-        let entrants = self.entrants(names)?;
+        let entrants = self.entrants(names, memory)?;
         let fixed: Vec<_> = entrants.iter().map(|entrant| entrant.fixed_bytes()).collect();
-        let cache_bytes =
-            contenders::cache_mb(self.cache_mb, self.memory_limit, &fixed.repeat(times)) << 20;
+        let fixed = fixed.repeat(times);
+        let cache_bytes = contenders::cache_bytes(self.cache_mb, self.memory_limit, memory, &fixed);
         let cache_bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
         Ok(RaceTerms {
             sync: self.sync,
             cache_bytes,
             retention: self.retention,
             read_threads: self.read_ahead,
+            memory,
         })
     }
 
@@ -110,12 +118,21 @@ impl StoreArgs {
         state_cache(self.state_cache.clone())
     }
 
-    /// The stores, made anew for each race: a backend may cache nodes of the race before.
-    pub(super) fn entrants(&self, names: &[String]) -> eyre::Result<Vec<Box<dyn StoreFactory>>> {
-        names.iter().map(|name| self.entrant(name)).collect()
+    /// The cap on memory in bytes of a race with `open` stores at once, if there is one.
+    pub(super) fn memory_limit(&self, memory: MemoryTerms, open: u64) -> Option<u64> {
+        memory.cap(open).or(self.memory_limit)
     }
 
-    fn entrant(&self, name: &str) -> eyre::Result<Box<dyn StoreFactory>> {
+    /// The stores, made anew for each race: a backend may cache nodes of the race before.
+    pub(super) fn entrants(
+        &self,
+        names: &[String],
+        memory: MemoryTerms,
+    ) -> eyre::Result<Vec<Box<dyn StoreFactory>>> {
+        names.iter().map(|name| self.entrant(name, memory)).collect()
+    }
+
+    fn entrant(&self, name: &str, memory: MemoryTerms) -> eyre::Result<Box<dyn StoreFactory>> {
         if is_peer(name) {
             return peers::factory(name).ok_or_else(|| {
                 eyre!("`{name}` is a peer: build with `--features peers` to race against it")
@@ -125,7 +142,7 @@ impl StoreArgs {
             Some(lane) => (lane, KeyForm::Hashed),
             None => (name, KeyForm::Plain),
         };
-        let backend = contenders::backend(lane, self.hash, &self.backend_args)?;
+        let backend = contenders::backend(lane, self.hash, &self.backend_args, memory)?;
         Ok(Box::new(BackendFactory::new(backend).named(name).with_keys(keys)))
     }
 }

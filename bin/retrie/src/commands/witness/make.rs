@@ -5,10 +5,16 @@ use crate::{
     commands::existing::open_existing,
     output::{CommandOutput, OutputTarget, grouped, say},
 };
-use alloy_primitives::Bytes;
+use alloy_primitives::{B256, Bytes};
 use eyre::{Context, OptionExt};
-use retrie_engine::LiveChain;
-use retrie_sources::{BlockHashOrNumber, witness::BlockWithWitness};
+use retrie_chainspec::primitives::RecoveredBlock;
+use retrie_engine::{LiveChain, LiveView};
+use retrie_pipeline::stateless::StateWitnessFile;
+use retrie_sources::{
+    BlockHashOrNumber,
+    witness::{BlockWithWitness, ExecutionWitness},
+};
+use serde::Serialize;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -23,12 +29,32 @@ pub(crate) struct WitnessMakeArgs {
     backends: BackendArgs,
     #[command(flatten)]
     db: DbArgs,
-    /// Output file, or `-` for stdout: the answer of `debug_executionWitness`, and the block.
+    /// Format of the witness [default: `execution` where it can be made, else `state`].
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<WitnessFormat>,
+    /// Output file, or `-` for stdout: the witness and the block.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// The block. The state before it must be there (`--retention`).
     #[arg(value_name = "NUMBER_OR_HASH")]
     block: BlockHashOrNumber,
+}
+
+/// The format of a witness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum WitnessFormat {
+    /// The answer of `debug_executionWitness`: of stores with Ethereum's trie
+    Execution,
+    /// The store's own format: of all stores but `cole` and `raw`
+    State,
+}
+
+/// A witness in its file.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum WitnessContent {
+    Execution(BlockWithWitness),
+    State(Box<StateWitnessFile>),
 }
 
 impl WitnessMakeArgs {
@@ -45,29 +71,58 @@ impl WitnessMakeArgs {
             }
         };
         let block = view.block(&hash)?.ok_or_eyre(no_block())?;
-        let witness = view.execution_witness(&block)?;
-        let rlp = Bytes::from(alloy_rlp::encode(block.sealed_block()));
-        let whole = BlockWithWitness { block: rlp, witness };
-        let mut json = serde_json::to_string(&whole).wrap_err("encoding the witness")?;
+        let content = self.content(&view, &block)?;
+        let mut json = serde_json::to_string(&content).wrap_err("encoding the witness")?;
         json.push('\n');
         OutputTarget::open(&self.output)?.write(&json)?;
         if self.output == Path::new("-") {
             return Ok(());
         }
+        self.print(block.number, hash, &content)
+    }
+
+    fn content(&self, view: &LiveView, block: &RecoveredBlock) -> eyre::Result<WitnessContent> {
+        let format = self.format.unwrap_or_else(|| match view.witness_obstacle(block.timestamp) {
+            None => WitnessFormat::Execution,
+            Some(_) => WitnessFormat::State,
+        });
+        Ok(match format {
+            WitnessFormat::Execution => {
+                let witness = view.execution_witness(block)?;
+                let block = Bytes::from(alloy_rlp::encode(block.sealed_block()));
+                WitnessContent::Execution(BlockWithWitness { block, witness })
+            }
+            WitnessFormat::State => WitnessContent::State(view.state_witness(block)?.into()),
+        })
+    }
+
+    fn print(&self, number: u64, hash: B256, content: &WitnessContent) -> eyre::Result<()> {
+        let out = CommandOutput::default();
         let list = |entries: &[Bytes]| {
             let bytes: usize = entries.iter().map(|entry| entry.len()).sum();
             format!("{} ({} bytes)", grouped(entries.len() as u64), grouped(bytes as u64))
         };
-        let BlockWithWitness { witness, .. } = whole;
-        say!(
-            CommandOutput::default(),
-            "block {} ({hash}): {} trie nodes, {} codes, {} headers, in {}",
-            block.number,
-            list(&witness.state),
-            list(&witness.codes),
-            list(&witness.headers),
-            self.output.display()
-        );
+        let file = self.output.display();
+        match content {
+            WitnessContent::Execution(BlockWithWitness { witness, .. }) => {
+                let ExecutionWitness { state, codes, headers, .. } = witness;
+                let [state, codes, headers] = [state, codes, headers].map(|of| list(of));
+                say!(
+                    out,
+                    "block {number} ({hash}): {state} trie nodes, {codes} codes, {headers} headers, in {file}"
+                );
+            }
+            WitnessContent::State(made) => {
+                let [codes, headers] = [&made.codes, &made.headers].map(|of| list(of));
+                say!(
+                    out,
+                    "block {number} ({hash}): {} bytes of {}, {codes} codes, {headers} headers, in {file}",
+                    grouped(made.witness.len() as u64),
+                    made.backend
+                );
+                say!(out, "root {} -> {}", made.root, made.next_root);
+            }
+        }
         Ok(())
     }
 }

@@ -54,10 +54,10 @@ impl std::fmt::Debug for BundleReplayOptions<'_> {
 
 /// Replays bundles on one store and sums up what they cost.
 pub struct BundleReplay<'a> {
-    options: &'a BundleReplayOptions<'a>,
-    store: &'a StateStore,
+    pub(super) options: &'a BundleReplayOptions<'a>,
+    pub(super) store: &'a StateStore,
     kv: &'a dyn KvStore,
-    base: BlockRef,
+    pub(super) base: BlockRef,
     codes: CodeCache,
     breakdown: TimeBreakdown,
     outcomes: Vec<BundleOutcome>,
@@ -183,7 +183,7 @@ impl<'a> BundleReplay<'a> {
         Ok(())
     }
 
-    fn revert_to_base(&self) -> Result<(), PipelineError> {
+    pub(super) fn revert_to_base(&self) -> Result<(), PipelineError> {
         let mut txn = self.kv.begin_write()?;
         let after = self.store.revert(self.base.number, &mut *txn)?;
         txn.commit()?;
@@ -210,7 +210,7 @@ impl<'a> BundleReplay<'a> {
     }
 
     /// Loads, untimed, the trusted setup for which the first block with blobs would otherwise wait.
-    fn prepare_for(&self, bundle: &Bundle) {
+    pub(super) fn prepare_for(&self, bundle: &Bundle) {
         if self.options.spec.is_cancun_active_at_timestamp(bundle.block.header.timestamp) {
             load_trusted_setup();
         }
@@ -405,7 +405,12 @@ impl<'a> BundleReplay<'a> {
         Ok((BundleOutcome { seconds, witness, ..checked }, latency))
     }
 
-    fn commit(&self, what: &str, number: u64, delta: &StateDelta) -> Result<(), PipelineError> {
+    pub(super) fn commit(
+        &self,
+        what: &str,
+        number: u64,
+        delta: &StateDelta,
+    ) -> Result<(), PipelineError> {
         let proposal = self.store.begin(StateId::Tip)?.finish(delta)?;
         self.store.seal(&proposal, synthetic_hash(what, number));
         let mut txn = self.kv.begin_write()?;
@@ -481,7 +486,7 @@ impl<'a> BundleReplay<'a> {
     }
 
     /// The delta from the base state to the bundle's pre-state.
-    fn pre_state(&self, bundle: &Bundle) -> Result<StateDelta, PipelineError> {
+    pub(super) fn pre_state(&self, bundle: &Bundle) -> Result<StateDelta, PipelineError> {
         let wanted = match bundle.pre() {
             Some(pre) => flatten(pre),
             None => effects(bundle, self.options)?.pre,

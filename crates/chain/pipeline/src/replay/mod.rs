@@ -22,6 +22,7 @@ mod make;
 mod pad;
 mod part;
 mod remote;
+mod seeded;
 mod witness;
 
 pub use crate::report::BundleOutcome;
@@ -31,4 +32,5 @@ pub use effects::{BundleEffects, ExecutedBundle, bundle_effects, execute_bundle}
 pub use make::{BundleMaker, MadeBundle};
 pub use pad::StatePadding;
 pub use part::{NamedBundle, PartError, PartSpec, parse_blocks};
+pub use seeded::SeededBundle;
 pub use witness::{BlockWitness, CodeProofFigures};

@@ -3,6 +3,7 @@
 //! ```text
 //!  WitnessAnswer, Block --> WitnessLint::check --> LintReport: what differs from the canonical witness
 //!  ExecutionWitness, Block --> verify_witness --> the root after the block, or why not
+//!  StateWitnessFile, OpenedWitness --> verify_state_witness --> the same, on any store with witnesses
 //! ```
 //!
 //! # What the lint can say
@@ -21,8 +22,10 @@ mod finding;
 mod headers;
 mod lint;
 mod lists;
+mod state_witness;
 mod verify;
 
 pub use finding::{FindingCode, LintCounts, LintReport, WitnessFinding};
 pub use lint::WitnessLint;
+pub use state_witness::{StateWitnessFile, StateWitnessOutcome, verify_state_witness};
 pub use verify::{MAX_GAS, StatelessError, StatelessOutcome, verify_witness};

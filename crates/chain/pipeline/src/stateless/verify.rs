@@ -11,10 +11,10 @@ use retrie_chainspec::{
 use retrie_consensus::ConsensusError;
 use retrie_execution::{
     AccessRecorder, ExecutionError, ExecutionInput, ExecutionOutcome, RecordedAccesses,
-    execute_block,
+    WitnessExecutionError, execute_block,
 };
 use retrie_sources::witness::{AnswerEntry, AnswerList, ExecutionWitness, ListForm};
-use retrie_state::{PartialState, PartialTree, StateError};
+use retrie_state::{BlockRef, PartialState, PartialTree, StateError};
 use std::sync::Arc;
 
 /// Most gas that the transactions of a block may ask for in sum. Blocks of mainnet ask for less than a
@@ -49,9 +49,26 @@ pub enum StatelessError {
         /// Hash of the parent.
         parent: B256,
     },
+    /// The witness is of the state after another block.
+    #[error("the witness is of the state after block {given}, and the block's parent is {parent}")]
+    OtherParent {
+        /// The block that the witness names.
+        given: BlockRef,
+        /// The parent.
+        parent: BlockRef,
+    },
+    /// A header of the witness is none.
+    #[error("headers[{at}] is no RLP of a header")]
+    Header {
+        /// Its position.
+        at: usize,
+    },
     /// The block cannot be executed on what the witness holds.
     #[error(transparent)]
     Execution(#[from] ExecutionError),
+    /// The block cannot be executed on what the witness of a store holds.
+    #[error(transparent)]
+    Witness(#[from] WitnessExecutionError),
     /// Execution gives something else than the header says.
     #[error("the outcome is not the header's: {0}")]
     Outcome(Box<ConsensusError>),
@@ -62,6 +79,14 @@ pub enum StatelessError {
     #[error("the state root after the block is {got}, the header says {expected}")]
     Root {
         /// Root of the header.
+        expected: B256,
+        /// Root computed.
+        got: B256,
+    },
+    /// The root after the block is not the one that the witness names.
+    #[error("the state root after the block is {got}, the witness says {expected}")]
+    NextRoot {
+        /// Root that the witness names.
         expected: B256,
         /// Root computed.
         got: B256,

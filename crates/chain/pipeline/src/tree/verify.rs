@@ -6,20 +6,21 @@ use super::{
     root_task::{BaseStates, BlockWrites, ComputedRoot, RootComputation},
 };
 use crate::{
-    ExecutedBlock, InvalidBlockError, PipelineError, PreparedBlock, SessionSet, StatePatch,
-    StoreSetId, outcome::validate_outcome,
+    BlockWithReceipts, ExecutedBlock, InvalidBlockError, PipelineError, PreparedBlock, SessionSet,
+    StatePatch, StoreSetId, outcome::validate_outcome,
 };
 use alloy_consensus::BlockHeader;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, Bytes};
 use parking_lot::Mutex;
-use retrie_chainspec::primitives::{Header, RecoveredBlock, SealedHeader};
+use retrie_chainspec::primitives::{Header, Receipt, RecoveredBlock, SealedHeader};
 use retrie_consensus::{ChainHead, HeaderProvider};
-use retrie_db::{ChainRead, DbError};
+use retrie_db::{ChainRead, DbError, add_to_table};
 use retrie_execution::{
     BatchState, BlockAccessList, BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome,
     LayeredState, execute_block, execute_block_with_observer,
 };
+use retrie_log_tables::{TableBuilder, TableSpan};
 use retrie_state::{BlockRef, StateDelta, StateError, StateReader, StoreError};
 use std::{
     sync::Arc,
@@ -295,6 +296,21 @@ impl<'a> BlockTree<'a> {
         Ok((outcome, Some(roots), proving))
     }
 
+    /// A block of the tree, or ahead, with its receipts.
+    fn executed(&self, hash: &B256) -> Option<(&RecoveredBlock, &[Receipt])> {
+        if let Some(one) = self.ahead.get(hash) {
+            return Some((&*one.block, &one.outcome.receipts));
+        }
+        let mut all = self.blocks.values().flat_map(|block| block.batch());
+        let of_batch = |data: &&BlockWithReceipts| data.block.hash() == *hash;
+        let found = match self.blocks.get(hash) {
+            Some(block) => Some(&block.data),
+            None if self.batch_blocks.contains_key(hash) => all.find(of_batch),
+            None => None,
+        };
+        found.map(|data| (&*data.block, &data.receipts[..]))
+    }
+
     /// The state of a block in the tree, or of a durable block.
     pub(super) fn state_of(&self, block: BlockRef) -> Result<ParentState, PipelineError> {
         if let Some(block) = self.blocks.get(&block.hash) {
@@ -415,6 +431,27 @@ impl<'a, 'b> ParentContext<'a, 'b> {
     }
 }
 
+impl ParentContext<'_, '_> {
+    /// The root of the index table of some ancestors, from their receipts.
+    fn table_of(&self, span: TableSpan) -> Result<Option<B256>, PipelineError> {
+        let mut table = TableBuilder::default();
+        for number in span.first()..=span.last() {
+            let Some(hash) = self.ancestor(number)? else { return Ok(None) };
+            let is_there = match self.tree.executed(&hash) {
+                Some((block, receipts)) => {
+                    let transactions = &block.body().transactions;
+                    add_to_table(&mut table, block.header(), transactions, receipts)
+                }
+                None => self.tree.read.add_to_table(&mut table, &hash)?,
+            };
+            if !is_there {
+                return Ok(None);
+            }
+        }
+        Ok(Some(table.finish().root()))
+    }
+}
+
 impl CodeReader for ParentContext<'_, '_> {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         if let Some(code) = self.tree.block_codes.get(hash) {
@@ -435,6 +472,13 @@ impl BlockHashes for ParentContext<'_, '_> {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         self.ancestor(number).map_err(|error| {
             let action = format!("looking for ancestor {number}");
+            StoreError::new(action, error).into()
+        })
+    }
+
+    fn table_root(&self, span: TableSpan) -> Result<Option<B256>, StateError> {
+        self.table_of(span).map_err(|error| {
+            let action = format!("indexing blocks {} to {}", span.first(), span.last());
             StoreError::new(action, error).into()
         })
     }

@@ -15,3 +15,4 @@ mod root_task;
 mod stateless;
 mod switch;
 mod verify;
+mod witness_vectors;

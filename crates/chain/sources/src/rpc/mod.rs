@@ -37,7 +37,7 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, Header, Transaction},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub use error::{RpcError, RpcErrorKind};
@@ -186,6 +186,16 @@ impl RpcClient {
         block: B256,
     ) -> Result<Bytes, RpcError> {
         let params = json!([address, slots, { "blockHash": block }]);
+        self.one(&RpcCall::new("state_getProofPart", params, None))
+    }
+
+    /// As [`proof_part`](Self::proof_part), for several accounts with their slots, as the `reads` of
+    /// `state_call` have them.
+    ///
+    /// # Errors
+    /// Why the node did not answer.
+    pub fn proof_part_of(&self, reads: &impl Serialize, block: B256) -> Result<Bytes, RpcError> {
+        let params = json!([reads, { "blockHash": block }]);
         self.one(&RpcCall::new("state_getProofPart", params, None))
     }
 

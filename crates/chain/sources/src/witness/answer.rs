@@ -1,7 +1,7 @@
 //! The answer of any client to `debug_executionWitness`, read so that nothing of its form is lost.
 
-use super::ExecutionWitness;
-use crate::{SourceError, SourceErrorKind, SourceLocation, SourcePlace, input::SourceInput};
+use super::{ExecutionWitness, STATE_WITNESS_MEMBER, json::WitnessJson};
+use crate::{SourceError, SourceErrorKind, SourceLocation, SourcePlace};
 use alloy_primitives::{Bytes, hex, keccak256};
 use retrie_chainspec::primitives::Header;
 use serde::{
@@ -14,8 +14,6 @@ use serde::{
 use serde_json::{Map, Value};
 use std::{fmt, path::Path};
 
-/// Largest file accepted, in bytes of JSON (512 MiB; the worst block of 60 Mgas takes about 300).
-const MAX_JSON_BYTES: u64 = 512 << 20;
 /// Most entries of a list.
 const MAX_ENTRIES: usize = 1 << 22;
 /// Most names of unknown members that are kept.
@@ -89,16 +87,7 @@ impl WitnessAnswer {
     /// If the file cannot be read, or is no JSON object that may be an answer. Anything else is left
     /// to the caller to judge.
     pub fn load(source: impl Into<SourceLocation>) -> Result<Self, SourceError> {
-        let location = source.into();
-        let read = SourceInput::open(&location)
-            .and_then(|input| input.read_whole(MAX_JSON_BYTES, "the witness"))
-            .and_then(|json| {
-                serde_json::from_slice(&json).map_err(|error| {
-                    let kind = SourceErrorKind::Json(error);
-                    SourceError::new(location.name(), SourcePlace::File, kind)
-                })
-            });
-        read.map_err(|error| location.explain_error(error))
+        WitnessJson::load(source)?.parse()
     }
 }
 
@@ -184,6 +173,9 @@ impl<'de> Visitor<'de> for AnswerVisitor {
                 "result" if !self.nested => {
                     response = Some(map.next_value_seed(Self { nested: true })?);
                     continue;
+                }
+                STATE_WITNESS_MEMBER => {
+                    return Err(A::Error::custom("the witness of a store, no execution witness"));
                 }
                 "error" if !self.nested => {
                     let error: Value = map.next_value()?;

@@ -14,13 +14,18 @@
 
 mod answer;
 mod block;
+mod json;
 
 pub use answer::{AnswerEntry, AnswerList, ListForm, WitnessAnswer};
 pub use block::{enclosed_block, read_block};
+pub use json::WitnessJson;
 
 use alloy_primitives::Bytes;
 use alloy_rlp::{BufMut, Encodable};
 use serde::{Deserialize, Serialize};
+
+/// The member that only the file of another kind of witness has, that of a store: its version.
+pub const STATE_WITNESS_MEMBER: &str = "witnessVersion";
 
 /// The witness of a block, in canonical order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -32,14 +32,18 @@
 mod driver;
 mod needed;
 mod outcome;
+mod padded;
 mod prepare;
 mod provenance;
 mod race;
 mod real;
+mod real_witness;
+mod witness;
 mod workload;
 
 pub use outcome::{ClientFigures, ClientOutcome};
 pub use provenance::{ProvenanceOutcome, QueryConfig, can_prove_history};
 pub use race::{ClientEntrant, ClientRace};
 pub use real::{RealBlockSet, RealRace};
+pub use real_witness::RealWitnesses;
 pub use workload::{BlockDelivery, ClientWorkload, SenderRecovery};

@@ -98,6 +98,7 @@ impl SliceNeeds {
 mod tests {
     use super::*;
     use crate::chain::{ChainRecipe, ContractSet, GenesisPreload, TransactionMix};
+    use crate::race::MemoryTerms;
 
     fn needs(mix: TransactionMix, senders: SenderRecovery, has_root: bool) -> SliceNeeds {
         let contracts = ContractSet::own().into();
@@ -113,8 +114,13 @@ mod tests {
             commit_every: Some(4),
             via: BlockDelivery::Import,
         };
-        let terms =
-            RaceTerms { sync: SyncMode::Durable, cache_bytes: 0, retention: 8, read_threads: 0 };
+        let terms = RaceTerms {
+            sync: SyncMode::Durable,
+            cache_bytes: 0,
+            retention: 8,
+            read_threads: 0,
+            memory: MemoryTerms::FREE,
+        };
         SliceNeeds::on_made(&workload, senders, &terms, has_root)
     }
 

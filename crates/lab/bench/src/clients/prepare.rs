@@ -137,7 +137,8 @@ impl ClientRace<'_> {
             db: OpenOptions { sync, kept, ..OpenOptions::default() },
             store: StoreOptions {
                 retention: self.terms.retention,
-                fold_bytes: self.terms.cache_bytes / GENERATIONS,
+                fold_bytes: self.terms.rows_bytes(entrant.backend.profile().cache_bytes)
+                    / GENERATIONS,
                 read_threads: self.terms.read_threads,
                 ..StoreOptions::default()
             },

@@ -22,7 +22,7 @@ use crate::{
     BenchError, RaceSetting,
     chain::{CHAIN_FILE, GenesisBase, MakeChainError},
     error::{BackendErrorExt, ClientErrorExt},
-    race::{RaceStep, RaceTerms, turn_order},
+    race::{RaceStep, RaceTerms, drop_pages, turn_order},
     random::SplitMix64,
     state::ProofFigures,
 };
@@ -156,6 +156,9 @@ impl ClientRace<'_> {
             let mut shown: Option<Vec<BlockValues>> = None;
             for lane in turn_order(chains.len(), n) {
                 let (entrant, chain, disk_bytes) = &chains[lane];
+                if self.terms.memory.cold {
+                    drop_pages(folders[lane].path())?;
+                }
                 let mut lane_answers = ProvenanceOutcome {
                     backend: entrant.name.clone(),
                     range: *range,
@@ -395,6 +398,7 @@ impl ProvenanceOutcome {
         for name in ["slices", "blocks_per_slice", "commit_every", "warmup", "reads", "zipf"] {
             params.remove(name);
         }
+        params.extend(terms.memory_params());
         params.extend([
             ("states".to_owned(), json!(accounts)),
             ("range".to_owned(), json!(self.range)),

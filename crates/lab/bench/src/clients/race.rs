@@ -114,7 +114,8 @@ impl ClientRace<'_> {
         folders: &[ScratchFolder],
         progress: &mut dyn FnMut(RaceStep<'_>),
     ) -> Result<RaceResult<ClientFigures>, BenchError> {
-        let guard = RaceGuard::begin(self.memory_limit, folders, self.stop)?;
+        let guard =
+            RaceGuard::begin(self.memory_limit, self.terms.memory.cold, folders, self.stop)?;
         let mut chains = Vec::new();
         for (entrant, folder) in entrants.iter().zip(folders) {
             let options = self.options(spec, entrant, folder.path(), self.terms.sync);

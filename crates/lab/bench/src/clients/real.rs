@@ -19,12 +19,13 @@
 use super::{
     needed::{SliceCounts, SliceNeeds},
     outcome::{ClientFigures, ClientOutcome, WaitTimes},
+    padded::{PaddedStore, PaddingSetup, files},
     race::{ClientEntrant, files_bytes, or_nothing},
     workload::SenderRecovery,
 };
 use crate::{
     BenchError, RaceSetting,
-    cache::{ScratchFolder, StateCache},
+    cache::StateCache,
     error::{BackendErrorExt, ClientErrorExt},
     limit::MAINNET_MIX,
     memory::MemoryCap,
@@ -32,10 +33,7 @@ use crate::{
         Contender, CounterReading, Race, RaceGuard, RaceLane, RacePart, RaceResult, RaceStep,
         RaceTerms, SliceSource, TimedTurn,
     },
-    state::{
-        BackendFactory, BlockCorpus, EntryStream, GENERATIONS, SortedEntries, StoreFactory as _,
-        TraceError,
-    },
+    state::{BlockCorpus, TraceError},
 };
 use alloy_primitives::Bytes;
 use alloy_rlp::{Decodable, Encodable};
@@ -44,7 +42,6 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, RecoveredBlock},
 };
-use retrie_db::{DatabaseEnv, OpenOptions};
 use retrie_engine::block_of_payload;
 use retrie_pipeline::{
     PipelineError, prepare, recover_senders,
@@ -52,10 +49,8 @@ use retrie_pipeline::{
 };
 use retrie_report::BenchResult;
 use retrie_sources::Bundle;
-use retrie_state_store::{KvStore, StateStore, StoreOptions};
 use serde_json::{Map, Value, json};
 use std::{
-    path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
@@ -179,16 +174,6 @@ pub struct RealRace<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// An open store in its folder.
-struct RealStore<'a> {
-    name: &'a str,
-    folder: &'a Path,
-    // Dropped in this order: the store before its database.
-    store: StateStore,
-    kv: Arc<dyn KvStore>,
-    _db: DatabaseEnv,
-}
-
 impl RealRace<'_> {
     /// Runs the race. If `stop` is set, it returns what all stores have measured so far.
     ///
@@ -217,11 +202,13 @@ impl RealRace<'_> {
         entrants: &[ClientEntrant],
         progress: &mut dyn FnMut(RaceStep<'_>),
     ) -> Result<RaceResult<ClientFigures>, BenchError> {
-        let folders = self.lay_down(entrants, progress)?;
-        let guard = RaceGuard::begin(self.memory_limit, &folders, self.stop)?;
+        let setup = self.setup();
+        let folders = setup.lay_down(entrants, progress)?;
+        let guard =
+            RaceGuard::begin(self.memory_limit, self.terms.memory.cold, &folders, self.stop)?;
         let mut opened = Vec::new();
         for (entrant, folder) in entrants.iter().zip(&folders) {
-            opened.push(guard.open(|| self.open(entrant, folder.path()))?);
+            opened.push(guard.open(|| setup.open(entrant, folder.path()))?);
         }
         let options = BundleReplayOptions {
             spec: ChainSpec::mainnet(),
@@ -243,48 +230,9 @@ impl RealRace<'_> {
         Race { lanes, guard: &guard }.run(&mut RealPasses { race: self }, progress)
     }
 
-    /// A folder with the padded state for each contender.
-    fn lay_down(
-        &self,
-        entrants: &[ClientEntrant],
-        progress: &mut dyn FnMut(RaceStep<'_>),
-    ) -> Result<Vec<ScratchFolder>, BenchError> {
-        let mut entries = None;
-        let folder_of = |entrant: &ClientEntrant| {
-            let loader = BackendFactory::new(entrant.backend.clone());
-            let name = format!("{}-padding-{}", loader.format(), self.blocks.padding.name());
-            self.cache.checkout(&name, |folder| {
-                let entries = entries
-                    .get_or_insert_with(|| SortedEntries::Listed(self.blocks.padding.entries()));
-                let (backend, total) = (entrant.name.as_str(), entries.len() as u64);
-                let mut report = |done| progress(RaceStep::Loading { backend, done, total });
-                let (stop, done) = (self.stop, 0);
-                let mut entries = EntryStream { entries, stop, progress: &mut report, done };
-                loader.load(folder, &mut entries).map_err(|error| error.on_disk(folder))
-            })
-        };
-        entrants.iter().map(folder_of).collect()
-    }
-
-    fn open<'a>(
-        &self,
-        entrant: &'a ClientEntrant,
-        folder: &'a Path,
-    ) -> Result<RealStore<'a>, BenchError> {
-        let name = &entrant.name;
-        let options = OpenOptions { sync: self.terms.sync, ..OpenOptions::default() };
-        let db = DatabaseEnv::open(folder, &options).of_backend(name)?;
-        let kv = db.state_store();
-        let options = StoreOptions {
-            retention: self.terms.retention,
-            fold_bytes: self.terms.cache_bytes / GENERATIONS,
-            read_threads: self.terms.read_threads,
-            dir: Some(files(folder)),
-            ..StoreOptions::default()
-        };
-        let store =
-            StateStore::open(entrant.backend.clone(), kv.clone(), options).of_backend(name)?;
-        Ok(RealStore { name, folder, store, kv, _db: db })
+    const fn setup(&self) -> PaddingSetup<'_> {
+        let padding = self.blocks.padding;
+        PaddingSetup { padding, terms: self.terms, cache: self.cache, stop: self.stop }
     }
 
     /// The figures as results of `--json` of `bench new-payload`.
@@ -312,7 +260,7 @@ impl RealRace<'_> {
 
 /// A store that executes real blocks.
 struct RealContender<'a> {
-    opened: &'a RealStore<'a>,
+    opened: &'a PaddedStore<'a>,
     replay: BundleReplay<'a>,
     waits: WaitTimes,
     /// Counts the work that its blocks need in any case.
@@ -401,9 +349,4 @@ impl<'a> SliceSource<RealContender<'a>> for RealPasses<'a> {
     fn take(&mut self, _: RacePart) -> Result<&'a RealBlockSet, BenchError> {
         Ok(self.race.blocks)
     }
-}
-
-/// The folder of a state store's immutable files, the same as in [`BackendFactory`].
-fn files(folder: &Path) -> PathBuf {
-    folder.join("state")
 }

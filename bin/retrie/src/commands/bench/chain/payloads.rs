@@ -6,7 +6,8 @@ use crate::{
     args::parse_count,
     commands::bench::{
         contenders,
-        measurement::{RaceMeasurement, ended, print_memory_limit},
+        measurement::{RaceMeasurement, ended},
+        memory::raced,
         stores::state_cache,
     },
     limit,
@@ -112,7 +113,6 @@ impl PayloadArgs {
         let args = &self.tokens.args;
         SenderRaces::choose(args.senders, BlockDelivery::EngineApi)?;
         let names = contenders::names(&args.backends, args.hash, |_| false)?;
-        let (terms, entrants) = (args.terms(&names)?, args.entrants(&names)?);
         let slices = args.slices.unwrap_or(PASSES);
         say!(
             out,
@@ -126,23 +126,25 @@ impl PayloadArgs {
             grouped(self.pad_accounts),
             grouped(self.pad_slots)
         );
-        table::print_equal_terms(out, &terms, &entrants)?;
-        let memory_limit = args.memory_limit;
-        if let Some(limit) = memory_limit {
-            print_memory_limit(out, limit, entrants.len())?;
+        let cache = &state_cache(args.state_cache.clone());
+        for memory in args.memory.terms(out)? {
+            let (terms, entrants) = (&args.terms(&names, memory)?, args.entrants(&names, memory)?);
+            table::print_equal_terms(out, terms, &entrants)?;
+            let memory_limit = args.print_memory_limit(out, memory, entrants.len())?;
+            let race = RealRace { blocks, slices, warmup: 1, terms, cache, memory_limit, stop };
+            let mut progress = RaceProgress::counting(out.metrics(), NEW_PAYLOAD.name);
+            let raced = raced(&entrants, memory, |group| {
+                race.run(group, &mut |step| progress.update(step))
+            });
+            progress.finish();
+            let mut raced = raced?;
+            limit::compare(cache, &mut raced);
+            // Before the output, so that a closed pipe loses no results.
+            measured.results.extend(race.results(&raced));
+            let printed =
+                table::print(out, NEW_PAYLOAD.name, BlockDelivery::EngineApi, &raced.outcomes);
+            ended("new-payload, real", slices, raced).and(printed)?;
         }
-        let cache = state_cache(args.state_cache.clone());
-        let (terms, cache) = (&terms, &cache);
-        let race = RealRace { blocks, slices, warmup: 1, terms, cache, memory_limit, stop };
-        let mut progress = RaceProgress::counting(out.metrics(), NEW_PAYLOAD.name);
-        let raced = race.run(&entrants, &mut |step| progress.update(step));
-        progress.finish();
-        let mut raced = raced?;
-        limit::compare(cache, &mut raced);
-        // Before the output, so that a closed pipe loses no results.
-        measured.results.extend(race.results(&raced));
-        let printed =
-            table::print(out, NEW_PAYLOAD.name, BlockDelivery::EngineApi, &raced.outcomes);
-        ended("new-payload, real", slices, raced).and(printed)
+        Ok(())
     }
 }

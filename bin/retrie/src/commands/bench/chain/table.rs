@@ -1,7 +1,10 @@
 //! The tables that a race of clients prints.
 
 use crate::{
-    commands::bench::measurement::print_job_wait,
+    commands::bench::{
+        measurement::{print_hit_rates, print_job_wait},
+        memory::words,
+    },
     limit,
     output::{CommandOutput, grouped, say},
 };
@@ -76,13 +79,13 @@ pub(super) fn print_equal_terms(
     let hash = |one: &ClientEntrant| format!("{} {}", one.name, one.backend.identity().hash.name());
     say!(
         out,
-        "equal terms: sync {}; memory for unfolded rows {} MiB; retention {}; up to {} threads read \
-         ahead; pages of 4096 bytes; hash: {}",
+        "equal terms: sync {}; {}; retention {}; up to {} threads read ahead; pages of 4096 bytes; \
+         hash: {}",
         match terms.sync {
             SyncMode::Durable => "durable",
             SyncMode::NoSync => "none",
         },
-        terms.cache_bytes >> 20,
+        words(terms, entrants.iter().map(|one| (&*one.name, one.backend.profile().cache_bytes))),
         terms.retention,
         terms.read_threads,
         entrants.iter().map(hash).collect::<Vec<_>>().join(", ")
@@ -160,6 +163,7 @@ pub(super) fn print(
             limit::column(has_limit, outcome.of_limit()),
         );
     }
+    print_hit_rates(out, outcomes)?;
     for outcome in outcomes {
         print_job_wait(out, &outcome.backend, outcome.job_wait().unwrap_or_default())?;
     }

@@ -1,13 +1,16 @@
 //! The tables of `bench state`, some of which `bench adversary` prints too.
 
 use crate::{
-    commands::bench::measurement::{print_job_wait, print_memory_limit},
+    commands::bench::{
+        measurement::{print_hit_rates, print_job_wait, print_memory_limit},
+        memory::words,
+    },
     limit,
     output::{CommandOutput, grouped, say},
 };
 use retrie_bench::{
     memory::SharedMemoryCap,
-    race::RaceTerms,
+    race::{MemoryTerms, RaceTerms},
     state::{InitialKeys, KeyDistribution, KeyLayout, StoreFactory, StoreOutcome, StoreRace},
 };
 use retrie_db::SyncMode;
@@ -102,29 +105,35 @@ pub(crate) fn print_equal_terms(
         entrants.iter().map(|entrant| format!("{} {}", entrant.name(), entrant.hash())).collect();
     say!(
         out,
-        "equal terms: sync {}; memory for unfolded rows {} MiB; retention {}; up to {} threads read \
-         ahead; pages of 4096 bytes; hash: {}",
+        "equal terms: sync {}; {}; retention {}; up to {} threads read ahead; pages of 4096 bytes; \
+         hash: {}",
         match terms.sync {
             SyncMode::Durable => "durable",
             SyncMode::NoSync => "none",
         },
-        terms.cache_bytes >> 20,
+        words(terms, entrants.iter().map(|entrant| (entrant.name(), entrant.fixed_bytes()))),
         terms.retention,
         terms.read_threads,
         hashes.join(", ")
     );
-    if let Some(limit) = memory_limit {
+    if let Some(limit) = memory_limit.filter(|_| terms.memory.budget.is_none()) {
         print_memory_limit(out, limit, entrants.len() * times)?;
     }
-    for remark in remarks(entrants) {
+    for remark in remarks(entrants, terms.memory) {
         say!(out, "{remark}");
     }
     Ok(())
 }
 
-/// Remarks of stores about the settings.
-pub(crate) fn remarks(entrants: &[Box<dyn StoreFactory>]) -> impl Iterator<Item = String> {
-    entrants.iter().filter_map(|entrant| Some(format!("{}: {}", entrant.name(), entrant.remark()?)))
+/// Remarks of stores about the settings. A budget covers the caches that some remark on.
+pub(crate) fn remarks(
+    entrants: &[Box<dyn StoreFactory>],
+    memory: MemoryTerms,
+) -> impl Iterator<Item = String> {
+    let remarking = entrants
+        .iter()
+        .filter(move |entrant| memory.budget.is_none() || entrant.fixed_bytes() == 0);
+    remarking.filter_map(|entrant| Some(format!("{}: {}", entrant.name(), entrant.remark()?)))
 }
 
 /// Prints one line for each store, compared with `raw` if it takes part, else with the first store;
@@ -198,6 +207,7 @@ pub(crate) fn print(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Res
         );
     }
     print_breakdowns(out, outcomes)?;
+    print_hit_rates(out, outcomes)?;
     for outcome in outcomes {
         print_job_wait(out, &outcome.backend, outcome.job_wait().unwrap_or_default())?;
     }

@@ -9,7 +9,7 @@ use crate::{
         stored::{RowPhase, RowTally},
         timing::{AccessPhase, BatchTiming, TimingConfig},
     },
-    race::RaceTerms,
+    race::{MemoryTerms, RaceTerms},
     random::{SplitMix64, slot_value},
     state::{EntryStream, InitialKeys, KeyOp, OpenStore, StoreFactory, StoreWorkload},
 };
@@ -92,6 +92,7 @@ impl<'a> StoreTrie<'a> {
             retention: 0,
             // Prefetching would read the same rows again.
             read_threads: 0,
+            memory: MemoryTerms::FREE,
         };
         self.factory.open(folder, &terms, 0)
     }
