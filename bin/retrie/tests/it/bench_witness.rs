@@ -40,5 +40,4 @@ fn witnesses_of_stores_stand_beside_those_of_mpt() {
 
     let reason = ["cole", "a checkpoint", "--backends"];
     fails_saying(&mut witness(&scene, "--backends mpt,cole"), &reason);
-    fails_saying(&mut witness(&scene, "--backends mpt --blocks 0"), &["--blocks"]);
 }
