@@ -94,7 +94,9 @@ impl Discv4Service {
         saved: Vec<Enode>,
         found: mpsc::Sender<Enode>,
     ) {
-        let mut seeds: Vec<_> = self.boot.iter().copied().chain(saved).collect();
+        // Saved nodes are asked again too as long as nobody answers: a packet is easily lost.
+        let all: Vec<_> = self.boot.iter().copied().chain(saved).collect();
+        let mut seeds = all.clone();
         let mut tries = 0_u32;
         loop {
             let mut tasks = JoinSet::new();
@@ -106,14 +108,14 @@ impl Discv4Service {
                 tasks.spawn(async move { v4.ping(&node).await });
             }
             while tasks.join_next().await.is_some() {}
-            let alone = self.len() == 0 && !self.boot.is_empty();
+            let alone = self.len() == 0 && !all.is_empty();
             tries = if alone { tries.saturating_add(1) } else { 0 };
             if tries == WARN_AFTER {
                 warn!(
                     target: "retrie::network",
-                    "none of {} boot nodes answers; they are tried again. Can UDP packets leave, and \
-                     come back?",
-                    self.boot.len()
+                    "none of {} boot nodes and saved ones answers; they are tried again. Can UDP \
+                     packets leave, and come back?",
+                    all.len()
                 );
             }
             if !alone {
@@ -122,7 +124,7 @@ impl Discv4Service {
                 info!(target: "retrie::network", known, live, "nodes found by discovery");
             }
             tokio::time::sleep(if alone { self.pace.lookup } else { self.pace.refresh }).await;
-            seeds.clone_from(&self.boot);
+            seeds.clone_from(if alone { &all } else { &self.boot });
         }
     }
 }
