@@ -14,34 +14,41 @@ pub(crate) fn mapped(folder: &Path) -> u64 {
 }
 
 /// Drops the pages of all files below `folder` from memory, those that are mapped too: the next
-/// access to a mapping reads the file again. No other thread may map or unmap these files.
+/// access to a mapping reads the file again. Pages that another process maps too may stay.
 ///
 /// # Errors
 /// If the folder cannot be read, or a file cannot be synced.
 pub(crate) fn drop_pages(folder: &Path) -> io::Result<()> {
-    // The page cache keeps pages that are mapped.
-    release_mappings(&folder.canonicalize()?)?;
-    drop_cached_pages(folder)
+    // It writes what is not on the disk yet, and keeps pages that are mapped.
+    drop_cached_pages(folder)?;
+    page_out(&folder.canonicalize()?)
 }
 
 #[cfg(target_os = "linux")]
-fn release_mappings(folder: &Path) -> io::Result<()> {
-    use rustix::mm::{Advice, madvise};
+fn page_out(folder: &Path) -> io::Result<()> {
+    use rustix::{
+        io::Errno,
+        mm::{Advice, madvise},
+    };
     let text = fs::read_to_string("/proc/self/maps")?;
     for mapping in text.lines().filter_map(FileMapping::parse) {
         if !mapping.is_shared || !mapping.path.starts_with(folder) {
             continue;
         }
         let start = std::ptr::with_exposed_provenance_mut(mapping.start);
-        // SAFETY: the range is a shared mapping of a file, which nobody unmaps meanwhile. What was
-        // written to it stays in the page cache, and the next access finds the same bytes.
-        unsafe { madvise(start, mapping.len, Advice::LinuxDontNeed) }?;
+        // SAFETY: this advice keeps the bytes of any mapping, so it does no harm even if a store has
+        // put another one in the place of this one meanwhile.
+        match unsafe { madvise(start, mapping.len, Advice::LinuxPageOut) } {
+            // A store unmapped it meanwhile.
+            Err(Errno::NOMEM) => {}
+            ended => ended?,
+        }
     }
     Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn release_mappings(_: &Path) -> io::Result<()> {
+fn page_out(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
