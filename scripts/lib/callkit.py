@@ -83,7 +83,7 @@ class Market:
         self.token0, self.token1, self.pair, self.router = found
         missing = [address for address in found if address not in codes]
         if missing or not self.signers or not self.holders:
-            fail(f"{genesis} has no market: {missing or 'nobody trades there'}")
+            fail(f"{genesis} has no market: {missing or 'no block swaps there'}")
 
     def calls(self):
         """What wallets ask: by name the request of `eth_call`."""

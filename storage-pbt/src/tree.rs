@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// Number of items from which threads share the work.
 const PARALLEL_ITEMS: usize = 32;
-/// Pages with paths of at most so many nibbles stay in memory, by default.
+/// Longest path, in nibbles, of the pages that the store keeps in memory by default.
 pub(crate) const KEPT_NIBBLES: u8 = 4;
 
 /// What the units of a tree are.

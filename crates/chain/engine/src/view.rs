@@ -15,8 +15,8 @@ use retrie_pipeline::{BlockWithReceipts, ExecutedBlock, PipelineError, RootKind,
 use retrie_state::{AccountKey, BlockRef};
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
-/// Index tables whose last block is among so many at the head are made when they are asked for: not
-/// all of them are stored yet.
+/// Number of blocks at the head. The view makes index tables that end there when a caller asks for
+/// them, because the log indexer may not have stored them yet.
 const MADE_TABLES: u64 = 64;
 
 /// A snapshot of the chain: its blocks in memory and the durable chain below them.

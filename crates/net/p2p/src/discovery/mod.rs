@@ -32,7 +32,7 @@
 //! | task | does | bounded by | ends |
 //! |---|---|---|---|
 //! | receive | reads packets, answers them, never waits | 100 packets/s from a public address | with discovery, as all tasks do |
-//! | bootstrap | pings boot nodes, then looks up this node; again every half hour | 16 pings at once | |
+//! | bootstrap | pings boot nodes and saved ones until one answers, then looks up this node; again every half hour | 16 pings at once | |
 //! | maintain | checks nodes of the table | a new one every 3 s, a known one every 10 s | |
 //! | lookups | looks up random targets | while candidates are wanted; 3 requests at once | |
 //! | records | asks found nodes for their records | while candidates are wanted; 8 at once, 256 wait | |

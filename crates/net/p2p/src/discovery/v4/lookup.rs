@@ -94,7 +94,7 @@ impl Discv4Service {
         saved: Vec<Enode>,
         found: mpsc::Sender<Enode>,
     ) {
-        // Saved nodes are asked again too as long as nobody answers: a packet is easily lost.
+        // As long as no node answers, saved nodes are pinged again too: a packet is easily lost.
         let all: Vec<_> = self.boot.iter().copied().chain(saved).collect();
         let mut seeds = all.clone();
         let mut tries = 0_u32;
