@@ -8,7 +8,9 @@ use crate::{
     worker::TestWorker,
 };
 use alloy_consensus::constants::KECCAK_EMPTY;
+use alloy_genesis::GenesisAccount;
 use alloy_primitives::{Address, B64, B256, Bloom, Bytes, U256, hex};
+use alloy_trie::root::state_root_unhashed;
 use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, Header, SealedBlock},
@@ -148,6 +150,20 @@ impl BlockchainTest<'_> {
             }
         }
         Ok(spec)
+    }
+
+    /// The test's chain with more contracts in its genesis block.
+    pub(crate) fn spec_with<'c>(
+        &self,
+        contracts: impl IntoIterator<Item = (Address, &'c Bytes)>,
+    ) -> Result<ChainSpec, String> {
+        let mut alloc = genesis_alloc(&self.pre)?;
+        let account =
+            |code: &Bytes| GenesisAccount { code: Some(code.clone()), ..GenesisAccount::default() };
+        alloc.extend(contracts.into_iter().map(|(address, code)| (address, account(code))));
+        let mut header = self.genesis_block_header.header()?;
+        header.state_root = state_root_unhashed(alloc.clone());
+        chain_spec(&self.network, &self.config, alloc, header)
     }
 
     /// The expected state after the last block.

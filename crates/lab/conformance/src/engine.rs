@@ -63,6 +63,16 @@ pub(crate) fn run(
     bad_blocks: BadBlocks,
     worker: &TestWorker,
 ) -> Option<CaseResult> {
+    run_with(json, bad_blocks, worker, |_| Ok(()))
+}
+
+/// As [`run`]; `check` judges each new head.
+pub(crate) fn run_with(
+    json: &RawValue,
+    bad_blocks: BadBlocks,
+    worker: &TestWorker,
+    check: impl Fn(&LiveChain) -> TestVerdict,
+) -> Option<CaseResult> {
     let begin = || {
         let test: BlockchainTest<'_> = parse(json)?;
         Ok((test.spec()?, test))
@@ -80,6 +90,9 @@ pub(crate) fn run(
             let sent = driver.send_entry(entry, bad_blocks);
             let sent = sent.map_err(|error| format!("entry {index}: {error}"))?;
             not_sent += u64::from(sent == SendOutcome::NothingToSend);
+            if sent == SendOutcome::Accepted {
+                check(&driver.live).map_err(|error| format!("entry {index}: {error}"))?;
+            }
         }
         Ok(())
     });
@@ -213,8 +226,7 @@ pub(crate) fn run_calls(
 }
 
 /// A payload and the other parameters of its version.
-/// The outcome of sending a block.
-enum PayloadCall {
+pub(crate) enum PayloadCall {
     V1(ExecutionPayloadV1),
     V2(ExecutionPayloadInputV2),
     V3(ExecutionPayloadV3, Vec<B256>, B256),
@@ -253,7 +265,7 @@ impl PayloadCall {
 
 /// What became of a block.
 #[derive(Debug, PartialEq, Eq)]
-enum SendOutcome {
+pub(crate) enum SendOutcome {
     /// It is valid and the head.
     Accepted,
     /// It is invalid, and the head is unchanged.
@@ -329,9 +341,10 @@ impl TransactionSource for TransactionList {
 }
 
 /// The consensus client of one test.
-struct ConsensusDriver<'a> {
+pub(crate) struct ConsensusDriver<'a> {
     api: EngineApi,
-    live: LiveChain,
+    pub(crate) live: LiveChain,
+    pub(crate) pool: TransactionPool,
     worker: &'a TestWorker,
 }
 
@@ -342,19 +355,35 @@ fn drive(
     worker: &TestWorker,
     calls: impl FnOnce(&ConsensusDriver<'_>) -> TestVerdict,
 ) -> TestVerdict {
-    worker.with_chain(spec, |chain: &Arc<ChainStore>| {
-        let parallel_execution = worker.parallel_execution;
-        let config = EngineConfig { parallel_execution, ..EngineConfig::default() };
-        let engine = Engine::start(chain.clone(), config, worker.metrics.clone())
-            .map_err(|error| error.to_string())?;
-        let live = engine.handle().live().clone();
-        let pool = TransactionPool::new(PoolConfig::default(), live.spec().clone());
-        let payloads = PayloadBuilder::new(live.clone(), pool.clone(), BuilderConfig::default());
-        let api = EngineApi::new(engine.handle().clone(), payloads, pool);
-        let verdict = calls(&ConsensusDriver { api, live, worker });
-        let stopped = engine.stop().map_err(|error| error.to_string());
-        verdict.and(stopped).and_then(|()| end.check(chain))
-    })
+    worker
+        .with_chain(spec, |chain| with_engine(chain, worker, calls).and_then(|()| end.check(chain)))
+}
+
+/// Runs `calls` on a new engine.
+pub(crate) fn with_driver(
+    spec: ChainSpec,
+    worker: &TestWorker,
+    calls: impl FnOnce(&ConsensusDriver<'_>) -> TestVerdict,
+) -> TestVerdict {
+    worker.with_chain(spec, |chain| with_engine(chain, worker, calls))
+}
+
+fn with_engine(
+    chain: &Arc<ChainStore>,
+    worker: &TestWorker,
+    calls: impl FnOnce(&ConsensusDriver<'_>) -> TestVerdict,
+) -> TestVerdict {
+    let parallel_execution = worker.parallel_execution;
+    let config = EngineConfig { parallel_execution, ..EngineConfig::default() };
+    let engine = Engine::start(chain.clone(), config, worker.metrics.clone())
+        .map_err(|error| error.to_string())?;
+    let live = engine.handle().live().clone();
+    let pool = TransactionPool::new(PoolConfig::default(), live.spec().clone());
+    let payloads = PayloadBuilder::new(live.clone(), pool.clone(), BuilderConfig::default());
+    let api = EngineApi::new(engine.handle().clone(), payloads, pool.clone());
+    let verdict = calls(&ConsensusDriver { api, live, pool, worker });
+    let stopped = engine.stop().map_err(|error| error.to_string());
+    verdict.and(stopped)
 }
 
 impl ConsensusDriver<'_> {
@@ -545,7 +574,7 @@ impl ConsensusDriver<'_> {
         compare(None, &self.check_status(hash, before, status)?)
     }
 
-    fn send(&self, call: PayloadCall) -> Result<SendOutcome, String> {
+    pub(crate) fn send(&self, call: PayloadCall) -> Result<SendOutcome, String> {
         let before = self.live.head().hash();
         let hash = call.hash();
         let version = match &call {

@@ -7,6 +7,7 @@
 //!                                                precompiles   --> the EVM's
 //!                                                p2p           --> one import
 //!                                                engine        --> Engine API, live tree, mpt, MDBX
+//!                                                witness       --> Engine API, execution on witnesses
 //!                                                pbt           --> pbt in memory, migration files
 //!                              exceptions.toml --> counts: passed, failed, expected failures
 //! ```
@@ -36,6 +37,7 @@ mod runner;
 mod seal;
 mod state;
 mod suite;
+mod witness;
 mod worker;
 
 pub use archive::{ArchiveError, TestFile, names, read};

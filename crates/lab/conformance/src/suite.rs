@@ -8,7 +8,7 @@ use crate::{
     format::{CaseResult, TestVerdict},
     p2p,
     pack::PackSuite,
-    pbt, precompiles, state,
+    pbt, precompiles, state, witness,
     worker::TestWorker,
 };
 use serde_json::value::RawValue;
@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 #[derive(Debug)]
 pub struct TestSuite {
     /// The name of its archive or folder; with the prefix `engine:` if its blocks go through the
-    /// Engine API.
+    /// Engine API, `witness:` if the witness of each is checked, too.
     pub name: &'static str,
     /// The kind of its files.
     pub(crate) kind: SuiteKind,
@@ -40,6 +40,10 @@ pub(crate) enum SuiteKind {
     Blockchain(BadBlocks),
     /// Blockchain tests, converted to payloads.
     Engine(BadBlocks),
+    /// The same, and the witness of each block is checked.
+    Witnesses(BadBlocks),
+    /// Blocks with witnesses, to be filled again.
+    Refilled,
     /// Payloads, sent as they are.
     Payloads,
     State,
@@ -64,6 +68,7 @@ const fn pack(suite: PackSuite) -> TestSuite {
 const BLOCKS: SuiteKind = SuiteKind::Blockchain(BadBlocks::Named);
 const OLD_BLOCKS: SuiteKind = SuiteKind::Blockchain(BadBlocks::MaybeSilent);
 const PAYLOADS: SuiteKind = SuiteKind::Engine(BadBlocks::Named);
+const WITNESSES: SuiteKind = SuiteKind::Witnesses(BadBlocks::Named);
 const DEVNET: SuiteGate = SuiteGate::NotRun("Amsterdam as of a devnet that no release follows");
 
 /// All suites.
@@ -95,6 +100,12 @@ pub const SUITES: &[TestSuite] = &[
     suite("engine:eest-amsterdam-refilled", PAYLOADS, SuiteGate::Enforced),
     suite("engine:eest-amsterdam-refilled-ported", PAYLOADS, SuiteGate::Enforced),
     suite("engine:gen-amsterdam", PAYLOADS, SuiteGate::Enforced),
+    suite("witness:eest-v5.4.0-blockchain", WITNESSES, SuiteGate::Enforced),
+    suite("witness:eest-bal-v5.7.0-osaka", WITNESSES, SuiteGate::Enforced),
+    suite("witness:eest-amsterdam-refilled", WITNESSES, SuiteGate::Enforced),
+    suite("witness:eest-amsterdam-refilled-ported", WITNESSES, SuiteGate::Enforced),
+    suite("witness:gen-amsterdam", WITNESSES, SuiteGate::Enforced),
+    suite("eest-zkevm-v0.3.3-witness", SuiteKind::Refilled, SuiteGate::Enforced),
     pack(PackSuite::Histories),
     pack(PackSuite::States),
     pack(PackSuite::Migration),
@@ -102,7 +113,6 @@ pub const SUITES: &[TestSuite] = &[
     pack(PackSuite::Public),
     suite("eest-bal-v5.7.0-amsterdam", SuiteKind::Other, DEVNET),
     suite("eest-bal-v5.7.0-amsterdam-ported", SuiteKind::Other, DEVNET),
-    suite("eest-zkevm-v0.3.3-witness", SuiteKind::Other, DEVNET),
     suite(
         "legacytests-vm",
         SuiteKind::Other,
@@ -111,7 +121,7 @@ pub const SUITES: &[TestSuite] = &[
         ),
     ),
     suite("rpc-compat", SuiteKind::Other, SuiteGate::NotRun("needs JSON-RPC")),
-    suite("graphql", SuiteKind::Other, SuiteGate::NotRun("there is no GraphQL")),
+    suite("graphql", SuiteKind::Other, SuiteGate::NotRun("needs GraphQL")),
 ];
 
 /// The suite with this name.
@@ -119,13 +129,13 @@ pub fn find(name: &str) -> Option<&'static TestSuite> {
     SUITES.iter().find(|suite| suite.name == name)
 }
 
-/// Prefix of suites that go through the Engine API.
-const ENGINE: &str = "engine:";
+/// Prefixes of suites that go through the Engine API.
+const PREFIXES: [&str; 2] = ["engine:", "witness:"];
 
 impl TestSuite {
     /// Name of its archive or folder.
     pub fn archive(&self) -> &'static str {
-        self.name.strip_prefix(ENGINE).unwrap_or(self.name)
+        PREFIXES.iter().find_map(|prefix| self.name.strip_prefix(prefix)).unwrap_or(self.name)
     }
 
     /// Whether a file of the suite has tests.
@@ -147,6 +157,8 @@ impl TestSuite {
     ) -> Option<CaseResult> {
         let verdict = match self.kind {
             SuiteKind::Engine(bad_blocks) => return engine::run(json, bad_blocks, worker),
+            SuiteKind::Witnesses(bad_blocks) => return witness::run(json, bad_blocks, worker),
+            SuiteKind::Refilled => witness::run_refilled(json, worker),
             SuiteKind::Payloads => return Some(engine::run_payloads(json, worker)),
             SuiteKind::Blockchain(bad_blocks) => blockchain::run(json, bad_blocks, worker),
             SuiteKind::State => state::run(json, worker),

@@ -20,6 +20,10 @@ const SUITE: &str = "ethereum-tests-blockchain";
 const ENGINE: &str = "engine:ethereum-tests-blockchain";
 /// Amsterdam through the Engine API.
 const AMSTERDAM: &str = "engine:gen-amsterdam";
+/// The same, and the witness of each block is checked.
+const WITNESSES: &str = "witness:gen-amsterdam";
+/// Blocks that are filled again, with witnesses to compare.
+const REFILLED: &str = "eest-zkevm-v0.3.3-witness";
 /// Payloads, sent as they are.
 const PAYLOADS: &str = "eest-benchmark-engine";
 
@@ -282,6 +286,36 @@ fn an_access_list_that_is_made_wrong_fails() {
         let reason = failure_in(AMSTERDAM, &test).unwrap_or_else(|| panic!("{expected}: passes"));
         assert!(reason.contains(expected), "{expected}: {reason}");
     }
+}
+
+#[test]
+fn a_witness_that_is_made_wrong_fails() {
+    let test = || chain_test_of("Amsterdam", TestRules::Amsterdam);
+    assert_eq!(failure_in(WITNESSES, &test()), None);
+    let mut wrong = test();
+    wrong["blocks"][0]["expectException"] = json!("X");
+    let reason = failure_in(WITNESSES, &wrong).unwrap();
+    assert!(reason.contains("entry 0: it is accepted"), "{reason}");
+
+    // The block reads the codes of system contracts, so a witness without codes is not its witness.
+    let none = json!({ "state": [], "codes": [], "headers": [] });
+    let refilled = |witness: Option<Value>| {
+        let mut test = test();
+        test["blocks"].as_array_mut().unwrap().truncate(1);
+        if let Some(witness) = witness {
+            test["blocks"][0]["executionWitness"] = witness;
+        }
+        let output = [&[0x11; 32][..], &[1; 9]].concat();
+        test["blocks"][0]["statelessOutputBytes"] = json!(hex::encode_prefixed(output));
+        failure_in(REFILLED, &test).unwrap()
+    };
+    let reason = refilled(Some(none));
+    assert!(
+        reason.contains("entry 0: codes differ") && reason.contains("missing is none"),
+        "{reason}"
+    );
+    assert!(refilled(None).contains("entry 0: has no executionWitness"));
+    assert!(refilled(Some(json!({ "state": [7] }))).contains("entry 0: executionWitness"));
 }
 
 /// A payload test with two valid blocks, and a block with a wrong state root between them.
