@@ -112,8 +112,9 @@ class Blobs:
         self.blobs = blobs
         self.commitments = [ckzg.blob_to_kzg_commitment(blob, setup) for blob in blobs]
         self.hashes = [bytes.fromhex(each[2:]) for each in self.named(self.commitments)]
-        cells = [ckzg.compute_cells_and_kzg_proofs(blob, setup)[1] for blob in blobs]
-        self.cell_proofs = [proof for proofs in cells for proof in proofs]
+        made = [ckzg.compute_cells_and_kzg_proofs(blob, setup) for blob in blobs]
+        self.cells = [cells for cells, _ in made]
+        self.cell_proofs = [proof for _, proofs in made for proof in proofs]
 
     @staticmethod
     def named(commitments):

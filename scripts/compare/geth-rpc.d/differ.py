@@ -37,6 +37,7 @@ INTENDED = [
     ("eth_getRawTransaction.*", "result", "what is unknown is null, not no bytes"),
     ("debug_traceCall", r"error of retrie alone \(Response is too big.*", "answers have a limit in bytes"),
     ("debug_storageRangeAt", "storage", "no slots: an empty object, not null"),
+    ("debug_intermediateRoots", "result", "no transactions: an empty list, not null"),
     ("eth_feeHistory", "(gasUsedRatio|oldestBlock|baseFee.*)", "no blocks: an empty list, not null"),
     # Fields of an absent account.
     ("eth_getProof", r"(codeHash|storageHash) \(of nothing\)", "an absent account has the hashes of nothing (EIP-1186)"),

@@ -331,6 +331,11 @@ def raw(chain, many):
         for address, _ in spread(chain.slots, 4):
             for start, count in [("0x", 3), ("0x80", 100)]:
                 yield "debug_storageRangeAt", [block["hash"], 0, address, start, count]
+    # Of blocks whose parent's state both nodes can extend.
+    for block in spread(chain.blocks[1:][-60:], many // 10):
+        yield "debug_intermediateRoots", [block["hash"], {}]
+    for hash in [chain.blocks[0]["hash"], UNKNOWN_HASH]:
+        yield "debug_intermediateRoots", [hash]
     yield "debug_getModifiedAccountsByNumber", [2, 1]
     yield "debug_getBadBlocks", []
 
