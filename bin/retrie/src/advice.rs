@@ -390,7 +390,7 @@ mod tests {
     use eyre::{Report, WrapErr};
     use retrie_db::CorruptRow;
     use retrie_pipeline::{MissingPreimages, RootKind};
-    use retrie_sources::SourcePlace;
+    use retrie_sources::{EraFormat, SourcePlace};
     use retrie_state::{BlockRef, StoreError};
     use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
     use std::{io, net::TcpListener};
@@ -595,7 +595,7 @@ mod tests {
         let chain = || "sepolia".to_owned();
         let mut errors: Vec<(Report, &'static str)> = vec![
             (
-                retrie_telemetry::init_logs(0, Some(files)).unwrap_err().into(),
+                retrie_telemetry::init_logs(0, Some(files), None).unwrap_err().into(),
                 "--log.file.directory",
             ),
             (served.unwrap_err().into(), "--metrics"),
@@ -628,8 +628,8 @@ mod tests {
         };
         errors.push((PipelineError::from(broken).into(), "--retries"));
         let kinds = [
-            DownloadErrorKind::NoMirror { chain: chain() },
-            DownloadErrorKind::NoFiles { chain: chain() },
+            DownloadErrorKind::NoMirror { format: EraFormat::Era1, chain: chain() },
+            DownloadErrorKind::NoFiles { format: EraFormat::Ere, chain: chain() },
             DownloadErrorKind::Checksum { expected: HASH, got: HASH },
             DownloadErrorKind::Foreign { what: "its chain".into() },
         ];

@@ -19,6 +19,7 @@ use clap::{Parser, Subcommand};
 use eyre::Context;
 use output::ClosedPipe;
 use retrie_node::{NodeCommand, config, raise_limit};
+use retrie_telemetry::SpanExport;
 use std::{
     io::Write,
     process::ExitCode,
@@ -119,14 +120,19 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return fail(&error),
     };
-    let files = match &cli.command {
-        CliCommand::Node(command) => command.log_files(),
-        _ => None,
+    ignore_file_size_signal();
+    let (files, spans) = match &cli.command {
+        CliCommand::Node(command) => (command.log_files(), command.span_export()),
+        CliCommand::Import(args) => (None, args.span_export()),
+        _ => (None, None),
     };
-    if let Err(error) = retrie_telemetry::init_logs(cli.verbosity.level(), files) {
+    let spans = match spans.as_ref().map(SpanExport::start).transpose() {
+        Ok(spans) => spans,
+        Err(error) => return fail(&error.into()),
+    };
+    if let Err(error) = retrie_telemetry::init_logs(cli.verbosity.level(), files, spans.as_ref()) {
         return fail(&error.into());
     }
-    ignore_file_size_signal();
     if let Err(error) = raise_limit() {
         tracing::debug!(%error, "the limit of open files could not be raised");
     }
@@ -159,6 +165,9 @@ fn main() -> ExitCode {
         CliCommand::Db(command) => command.run(&stop),
         CliCommand::Stage(command) => command.run(),
     };
+    if let Some(spans) = spans {
+        spans.stop();
+    }
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if only_prints && error.is::<ClosedPipe>() => ExitCode::from(CLOSED_PIPE),
@@ -271,6 +280,8 @@ mod tests {
             ("--prune.bodies.before", "Pruning"),
             ("--db.sync-mode", "Database"),
             ("--metrics", "Metrics"),
+            ("--ethstats", "Metrics"),
+            ("--tracing-otlp-protocol", "Tracing"),
             ("-v", "Logging"),
             ("--quiet", "Logging"),
         ] {

@@ -17,6 +17,7 @@
 pub mod args;
 pub mod config;
 mod descriptors;
+mod ethstats;
 mod heap;
 mod network;
 mod progress;
@@ -34,8 +35,10 @@ pub use descriptors::raise_limit;
 use alloy_primitives::Address;
 use args::{
     AuthArgs, BuilderArgs, ChainArgs, DEFAULT_CHAIN, DbArgs, DevArgs, EngineArgs, FollowArgs,
-    LogArgs, LogTablesArgs, NetworkArgs, StateArgs, SyncArgs, SyncModeChoice, TxPoolArgs,
+    IndexArgs, LogArgs, LogTablesArgs, NetworkArgs, StateArgs, StreamArgs, SyncArgs,
+    SyncModeChoice, TracingArgs, TxPoolArgs,
 };
+use ethstats::{LocalStats, StatsService, StatsTarget};
 use eyre::{Context, bail};
 use network::{NodePeers, PeerTraffic, start_block_sync, start_gossip};
 use retrie_chainspec::{
@@ -45,15 +48,20 @@ use retrie_chainspec::{
 use retrie_db::{ChainRead, LogBounds, StateRootMode};
 use retrie_engine::{
     ChainFollower, DevChain, Engine, EngineApi, EngineConfig, EngineHandle, FollowConfig,
-    HeadSource, LiveChain, NEAR_REFEREE, NodeWarmUp, PayloadBuilder, PoolMaintainer, SealingMode,
-    StateServer, pool::TransactionPool, start_log_indexer, start_referee_joiner,
+    HeadSource, IndexerConfig, LiveChain, NEAR_REFEREE, NodeWarmUp, PayloadBuilder, PoolMaintainer,
+    SealingMode, StateServer, pool::TransactionPool, start_history_pruner, start_indexer,
+    start_referee_joiner,
 };
 use retrie_pipeline::ChainStore;
 use retrie_rpc::DevNode;
 use retrie_sources::{BlockingClient, HttpOptions, RpcClient};
-use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
+use retrie_stream::RunningStream;
+use retrie_telemetry::{LogFiles, Metrics, MetricsServer, spans::OtlpConfig};
 use servers::{NodeParts, RpcArgs};
-use services::{EngineService, FollowService, RpcServers, ServerThreads, ServiceList, TaskService};
+use services::{
+    EngineService, FollowService, RpcServers, ServerThreads, ServiceList, StreamService,
+    TaskService,
+};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -82,6 +90,9 @@ pub struct NodeCommand {
     /// Serve Prometheus metrics on this address.
     #[arg(long, value_name = "ADDR:PORT", help_heading = "Metrics")]
     metrics: Option<SocketAddr>,
+    /// Report to this ethstats server, over a WebSocket without TLS.
+    #[arg(long, value_name = "NAME:SECRET@HOST:PORT", help_heading = "Metrics")]
+    ethstats: Option<StatsTarget>,
     #[command(flatten)]
     rpc: RpcArgs,
     #[command(flatten)]
@@ -101,9 +112,15 @@ pub struct NodeCommand {
     #[command(flatten)]
     follow: FollowArgs,
     #[command(flatten)]
+    stream: StreamArgs,
+    #[command(flatten)]
     logs: LogTablesArgs,
     #[command(flatten)]
+    index: IndexArgs,
+    #[command(flatten)]
     log: LogArgs,
+    #[command(flatten)]
+    tracing: TracingArgs,
 }
 
 /// Retention of a dev chain without `--retention`.
@@ -132,6 +149,11 @@ impl NodeCommand {
             max_bytes: max_size.saturating_mul(1 << 20),
             max_files: *max_files,
         })
+    }
+
+    /// Where the flags export spans to, if they do.
+    pub fn span_export(&self) -> Option<OtlpConfig> {
+        self.tracing.export()
     }
 
     /// The chain of a new datadir without `--chain`.
@@ -267,6 +289,12 @@ impl NodeCommand {
             (!self.auth.disable).then(|| secret::jwt_secret(&secret_file())).transpose()?;
         let auth = secret.map(|secret| (&self.auth, secret, api));
         let network = peers.as_ref().map(|(peers, _)| peers.clone());
+        if let Some(target) = self.ethstats.clone() {
+            let (engine, pool, peers) = (engine.clone(), pool.clone(), network.clone());
+            let source = LocalStats { engine, pool, peers };
+            let heads = source.heads(&runtime);
+            services.add(StatsService::start(target, Arc::new(source), heads, &runtime));
+        }
         let behind = NodeParts {
             engine: &engine,
             pool: &pool,
@@ -277,6 +305,10 @@ impl NodeCommand {
             network,
             states,
         };
+        // Not on the chain that only waits for a state.
+        if has_peers {
+            self.start_streams(live, datadir, services)?;
+        }
         // Before the first RPC request can ask whether this node is in sync.
         let follower = self.follow.follow.as_ref().map(|url| {
             let leader = if self.follow.gaps_only {
@@ -331,9 +363,30 @@ impl NodeCommand {
         if let Some(joining) = joining {
             services.add(start_referee_joiner(chain.clone(), joining)?);
         }
-        services.add(EngineService { engine, chain: chain.clone() });
-        services.add(start_log_indexer(chain, LogBounds::default(), self.logs.tables)?);
+        services.add(EngineService { engine, chain });
+        let indexes = IndexerConfig {
+            logs: LogBounds::default(),
+            has_tables: self.logs.tables,
+            addresses: self.index.addresses(),
+        };
+        services.add(start_history_pruner(handle.live().chain().clone())?);
+        services.add(start_indexer(handle.live().clone(), indexes)?);
         Ok(handle)
+    }
+
+    fn start_streams(
+        &self,
+        live: &LiveChain,
+        datadir: &Path,
+        services: &ServiceList,
+    ) -> eyre::Result<()> {
+        for target in &self.stream.targets {
+            let stream = RunningStream::start(live.clone(), target, self.stream.options(), datadir);
+            services.add(StreamService(
+                stream.wrap_err_with(|| format!("starting the stream to {target}"))?,
+            ));
+        }
+        Ok(())
     }
 
     /// Restores the transactions that the pool held at the last stop, unless that is disabled.

@@ -13,9 +13,10 @@ use retrie_engine::{
     StateServer, SyncProgress, pool::TransactionPool,
 };
 use retrie_rpc::{
-    ApiNamespace, DevNode, RequestLimits, RpcContext, engine_methods,
+    ApiNamespace, DevNode, RequestLimits, RpcContext,
     server::{
-        AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, RunningServers, ServerConfig, WsConfig,
+        AuthConfig, ConnectionLimits, GraphqlConfig, HttpConfig, IpcConfig, RunningServers,
+        ServerConfig, WsConfig,
     },
 };
 use retrie_telemetry::{Metrics, state_sync::StateSyncFigures};
@@ -58,6 +59,25 @@ pub(crate) struct RpcArgs {
         default_value = "localhost"
     )]
     http_vhosts: Vec<String>,
+    /// Serve GraphQL on the port of HTTP, under /graphql.
+    #[arg(long, requires = "http")]
+    graphql: bool,
+    /// Origins whose web pages may read responses of GraphQL, `*` for all.
+    #[arg(
+        long = "graphql.corsdomain",
+        value_name = "ORIGIN,..",
+        value_delimiter = ',',
+        requires = "graphql"
+    )]
+    graphql_cors: Vec<String>,
+    /// Host names accepted for GraphQL, `*` for all.
+    #[arg(
+        long = "graphql.vhosts",
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_value = "localhost"
+    )]
+    graphql_vhosts: Vec<String>,
     /// Serve JSON-RPC over WebSocket.
     #[arg(long)]
     ws: bool,
@@ -181,6 +201,10 @@ impl RpcArgs {
                 apis: self.http_api.clone(),
                 cors_origins: self.http_cors.clone(),
                 vhosts: self.http_vhosts.clone(),
+                graphql: self.graphql.then(|| GraphqlConfig {
+                    cors_origins: self.graphql_cors.clone(),
+                    vhosts: self.graphql_vhosts.clone(),
+                }),
             }),
             ws: self.ws.then(|| WsConfig {
                 addr: SocketAddr::new(self.ws_addr, self.ws_port),
@@ -294,9 +318,9 @@ pub(super) async fn start(
     let (auth, engine) = match auth {
         Some((args, secret, api)) => {
             let addr = SocketAddr::new(args.addr, args.port);
-            (Some(AuthConfig { addr, vhosts: args.vhosts.clone(), secret }), engine_methods(api))
+            (Some(AuthConfig { addr, vhosts: args.vhosts.clone(), secret }), Some(api))
         }
-        None => (None, Default::default()),
+        None => (None, None),
     };
     let config = args.config(auth, datadir);
     RunningServers::start(&config, &context, engine).await.wrap_err("starting JSON-RPC")

@@ -5,11 +5,14 @@
 //! | metrics | | its port |
 //! | referee join | | at the last durable block, if it is near |
 //! | engine | | once everything canonical is durable |
-//! | log index | engine | gives up the step under way |
+//! | history pruner | engine | after the step under way |
+//! | indexer | engine | gives up the step under way |
 //! | threads | | tasks that are left, after 5 s |
 //! | pool | engine | with the engine |
 //! | warm-up | engine, pool | once the head's state is warm |
 //! | dev miner | engine, pool, threads | at once |
+//! | ethstats | engine, pool, threads | at once |
+//! | stream | engine | after a last checkpoint |
 //! | JSON-RPC | all of these | takes no more requests, lets those under way end |
 //! | gossip | pool, threads | at once |
 //! | follower | engine, threads | after the block at hand |
@@ -21,6 +24,7 @@ use parking_lot::Mutex;
 use retrie_engine::{BackgroundThread, Engine, FollowerHandle, NodeWarmUp, PoolMaintainer};
 use retrie_pipeline::ChainStore;
 use retrie_rpc::server::RunningServers;
+use retrie_stream::RunningStream;
 use retrie_telemetry::MetricsServer;
 use std::{
     error::Error,
@@ -264,6 +268,20 @@ impl<E: Error + Send + Sync + 'static> NodeService for TaskService<E> {
             return Ok(());
         }
         threads.block_on(task).map_err(|_| eyre!("{name} has panicked"))??;
+        Ok(())
+    }
+}
+
+/// A stream to indexers. The log says what it waits for; the node works without it.
+pub(super) struct StreamService(pub(super) RunningStream);
+
+impl NodeService for StreamService {
+    fn name(&self) -> &'static str {
+        self.0.thread().work()
+    }
+
+    fn stop(self: Box<Self>) -> eyre::Result<()> {
+        drop(self);
         Ok(())
     }
 }

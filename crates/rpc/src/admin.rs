@@ -1,17 +1,21 @@
-//! The namespace `admin`: this node and its peers.
+//! The namespace `admin`: this node and its peers, and a subscription to their changes.
 
 use crate::{
     RpcContext, RpcError, RpcResult,
     args::{MethodParams, register_quick},
     debug::chain_config,
+    subscription::{next, send},
     web3::client_version,
 };
 use alloy_primitives::{B256, hex, keccak256};
-use jsonrpsee::{Methods, RpcModule};
-use retrie_engine::{NodeAddress, NodeNetwork, PeerStatus};
+use jsonrpsee::{
+    Methods, PendingSubscriptionSink, RpcModule, core::SubscriptionError, types::Params,
+};
+use retrie_engine::{NodeAddress, NodeNetwork, PeerChange, PeerStatus};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
+use tokio::sync::broadcast::Receiver;
 
 /// The response of `admin_nodeInfo`. A node without a peer-to-peer network has no endpoint.
 #[derive(Clone, Debug, Serialize)]
@@ -116,6 +120,55 @@ fn register_peer_change(
     });
 }
 
+/// A change of the peers in geth's JSON form (`p2p.PeerEvent`).
+fn peer_event(change: &PeerChange) -> Value {
+    let mut event = json!({
+        "type": if change.dropped.is_some() { "drop" } else { "add" },
+        "peer": hex::encode(keccak256(change.id)),
+        "local": change.local.to_string(),
+        "remote": change.remote.to_string(),
+    });
+    if let Some(cause) = &change.dropped {
+        event["error"] = json!(cause);
+    }
+    event
+}
+
+/// The changes that `admin_subscribe` asks for.
+fn subject(rpc: &RpcContext, params: &Params<'_>) -> RpcResult<Receiver<Arc<PeerChange>>> {
+    let mut args = MethodParams::new(params)?;
+    let kind: String = args.required()?;
+    if kind != "peerEvents" {
+        let message = format!("no {kind:?} subscription in admin namespace");
+        return Err(RpcError::Coded { code: RpcError::METHOD_NOT_FOUND, message });
+    }
+    args.end()?;
+    Ok(network(rpc)?.changes())
+}
+
+/// Serves one `admin_subscribe`.
+async fn subscribe(
+    rpc: &RpcContext,
+    params: Params<'static>,
+    pending: PendingSubscriptionSink,
+) -> Result<(), SubscriptionError> {
+    let admitted =
+        subject(rpc, &params).and_then(|changes| Ok((rpc.eth.subscriptions.admit(None)?, changes)));
+    // The permit is returned when the subscription ends.
+    let (_place, mut changes) = match admitted {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            pending.reject(error).await;
+            return Ok(());
+        }
+    };
+    let sink = pending.accept().await?;
+    while let Some(change) = next(&sink, &mut changes).await? {
+        send(&sink, &peer_event(&change)).await?;
+    }
+    Ok(())
+}
+
 /// The methods of this namespace.
 pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
@@ -148,5 +201,12 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
         let unknown = || RpcError::Rejected("the datadir is not known".into());
         Ok(rpc.node.datadir().ok_or_else(unknown)?.display().to_string())
     });
+    let registered = module.register_subscription(
+        "admin_subscribe",
+        "admin_subscription",
+        "admin_unsubscribe",
+        |params, pending, rpc, _| async move { subscribe(&rpc, params, pending).await },
+    );
+    registered.expect("a namespace names each of its methods once");
     module.into()
 }

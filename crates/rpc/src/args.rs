@@ -7,7 +7,7 @@ pub(crate) use block::BlockNumberParam;
 use crate::{RpcContext, RpcError, RpcResult};
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::B256;
-use block::BlockIdParam;
+use block::{BlockIdParam, LenientBlockParam};
 use jsonrpsee::{RpcModule, types::Params};
 use retrie_engine::LiveView;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -85,6 +85,22 @@ impl<'a> MethodParams<'a> {
     /// As [`optional`](Self::optional).
     pub fn optional_block(&mut self) -> RpcResult<Option<BlockId>> {
         Ok(self.optional()?.map(|BlockIdParam(id)| id))
+    }
+
+    /// Reads the next parameter: a block, whose number may also be a JSON number.
+    ///
+    /// # Errors
+    /// As [`required`](Self::required).
+    pub fn lenient_block(&mut self) -> RpcResult<BlockId> {
+        self.required().map(LenientBlockParam::id)
+    }
+
+    /// As [`lenient_block`](Self::lenient_block); `None` if the parameter is missing or null.
+    ///
+    /// # Errors
+    /// As [`optional`](Self::optional).
+    pub fn optional_lenient_block(&mut self) -> RpcResult<Option<BlockId>> {
+        Ok(self.optional()?.map(LenientBlockParam::id))
     }
 
     /// Reads the next parameter: a block by number or tag.

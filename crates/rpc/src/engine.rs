@@ -17,9 +17,8 @@ impl From<EngineApiError> for RpcError {
     }
 }
 
-/// The methods of the Engine API, for
-/// [`RunningServers::start`](crate::server::RunningServers::start).
-pub fn engine_methods(api: EngineApi) -> Methods {
+/// The methods of the Engine API.
+pub(crate) fn engine_methods(api: EngineApi) -> Methods {
     let mut module = RpcModule::new(api);
     let own = &mut module;
     call(own, "engine_exchangeCapabilities", |api, args| {
@@ -167,8 +166,8 @@ fn forkchoice_updated(own: &mut RpcModule<EngineApi>) {
         call(own, name, move |api, args| {
             let (state, attributes) = (args.required()?, args.optional()?);
             if version == 4 {
-                // The custody columns of the consensus client (EIP-8070) select blob cells to fetch
-                // from peers. This node fetches none.
+                // The custody columns of the consensus client (EIP-8070) select the cells that a
+                // node samples. This node fetches whole blobs, which have the cells of all columns.
                 args.optional::<FixedBytes<16>>()?;
             }
             Ok(async move { api.fork_choice_updated(version, state, attributes).await })
@@ -232,11 +231,15 @@ fn bodies_and_blobs(own: &mut RpcModule<EngineApi>) {
         let hashes: Vec<B256> = args.required()?;
         Ok(async move { api.blobs_v3(&hashes) })
     });
+    call(own, "engine_getBlobsV4", |api, args| {
+        let (hashes, mask) = (args.required()?, args.required::<FixedBytes<16>>()?);
+        Ok(async move { api.blobs_v4(hashes, mask.into()).await })
+    });
 }
 
 /// A client version, as in `engine_getClientVersionV1`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct ClientVersion {
+pub(crate) struct ClientVersion {
     /// Two letters; a client without an assigned code chooses its own.
     code: Cow<'static, str>,
     name: Cow<'static, str>,
@@ -245,7 +248,7 @@ struct ClientVersion {
     commit: Cow<'static, str>,
 }
 
-const THIS_CLIENT: ClientVersion = ClientVersion {
+pub(crate) const THIS_CLIENT: ClientVersion = ClientVersion {
     code: Cow::Borrowed("RI"),
     name: Cow::Borrowed("retrie"),
     version: Cow::Borrowed(concat!("v", env!("CARGO_PKG_VERSION"))),

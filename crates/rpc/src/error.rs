@@ -2,8 +2,8 @@
 
 use alloy_primitives::{B256, Bytes};
 use jsonrpsee::types::{ErrorObjectOwned, error::INTERNAL_ERROR_CODE};
-use retrie_db::{DbError, ReadError};
-use retrie_engine::{StateServeError, pool::PoolError};
+use retrie_db::{ChainRead, DbError, ReadError};
+use retrie_engine::{LiveView, StateServeError, pool::PoolError};
 use retrie_execution::CallRequestError;
 use retrie_pipeline::PipelineError;
 use retrie_state::StateError;
@@ -29,6 +29,55 @@ pub struct ReplayMismatch {
     pub executed: String,
     /// The stored value.
     pub stored: String,
+}
+
+/// Why a search by address was not answered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressIndexError {
+    /// There is no index, or nothing is in it yet.
+    #[error(
+        "this node has no index of addresses: start it with --index.addresses (if that is set, the \
+         first step of the index is still to come)"
+    )]
+    Off,
+    /// Too many blocks are above the index.
+    #[error(
+        "the index of addresses ends at block {indexed}, and the search goes up to block {wanted}: \
+         the index is still being made, or --index.addresses is not set any more; try again later"
+    )]
+    Behind {
+        /// The last indexed block.
+        indexed: u64,
+        /// The last block of the search.
+        wanted: u64,
+    },
+    /// A block that the search needs is gone.
+    #[error("block {number} is not kept")]
+    NoBlock {
+        /// Its number.
+        number: u64,
+    },
+    /// The index has no answer, and the search among old states lacks one of them.
+    #[error(
+        "this search needs --index.addresses (and that its blocks are indexed), or the state of \
+         block {number}: {reason}"
+    )]
+    NoState {
+        /// Number of the block.
+        number: u64,
+        /// Why its state cannot be read.
+        reason: String,
+    },
+    /// The block is known, and its internal calls are not.
+    #[error(
+        "the internal calls of block {number} are not known: the state before it was not kept when \
+         it was indexed"
+    )]
+    NoTrace {
+        /// Number of the block.
+        number: u64,
+    },
 }
 
 /// Why a request was not answered.
@@ -86,9 +135,20 @@ pub enum RpcError {
     /// The chain, the state or the database failed or lacks the data.
     #[error(transparent)]
     Chain(#[from] PipelineError),
+    /// Receipts, and logs in them, that are no longer there.
+    #[error("receipts are kept from block {first} on, and block {number} is older")]
+    PrunedReceipts {
+        /// The block that was asked for.
+        number: u64,
+        /// From this block on all blocks have their receipts.
+        first: u64,
+    },
     /// A replay that differs from the stored outcome.
     #[error(transparent)]
     Replay(#[from] ReplayMismatch),
+    /// A search by address.
+    #[error(transparent)]
+    AddressIndex(#[from] AddressIndexError),
     /// A bug.
     #[error("internal error: {0}")]
     Internal(String),
@@ -142,7 +202,7 @@ impl RpcError {
         }
     }
 
-    /// Code for a block body that is not kept (EIP-4444), as in geth.
+    /// Code for bodies, receipts and logs that are not kept (EIP-4444), as in geth and reth.
     pub const PRUNED: i32 = 4444;
     /// Code of a valid request that cannot be served.
     pub const SERVER: i32 = -32000;
@@ -161,12 +221,36 @@ impl RpcError {
     /// Code of a pooled transaction that was not mined before the timeout (EIP-7966).
     pub const NOT_MINED_IN_TIME: i32 = 4;
 
+    /// The error for a known block without receipts: they were pruned, or the block, on a branch, was
+    /// never executed.
+    pub(crate) fn no_receipts(view: &LiveView, hash: &B256) -> Self {
+        let pruned = || -> RpcResult<Option<Self>> {
+            let first = view.durable().receipts_pruned_below()?;
+            let number = view.block_number(hash)?.filter(|number| *number < first);
+            Ok(number.map(|number| Self::PrunedReceipts { number, first }))
+        };
+        match pruned() {
+            Ok(Some(pruned)) => pruned,
+            Ok(None) => Self::Rejected(format!("the receipts of block {hash} are not kept")),
+            Err(error) => error,
+        }
+    }
+
+    /// The text that clients get.
+    pub(crate) fn client_message(&self) -> String {
+        match self.code() {
+            Self::PRUNED => "pruned history unavailable".to_owned(),
+            _ => self.to_string(),
+        }
+    }
+
     /// Whether the state of a block is not kept, or no longer.
     pub(crate) fn lacks_state(&self) -> bool {
         matches!(self, Self::Chain(error) if error.lacks_state())
     }
 
-    fn code(&self) -> i32 {
+    /// The code of the error.
+    pub(crate) fn code(&self) -> i32 {
         match self {
             Self::InvalidParams(_) => Self::INVALID_PARAMS,
             Self::Reverted { .. } => Self::REVERTED,
@@ -174,6 +258,7 @@ impl RpcError {
             Self::Coded { code, .. } => *code,
             Self::Internal(_) => INTERNAL_ERROR_CODE,
             Self::Chain(error) if error.is_pruned() => Self::PRUNED,
+            Self::PrunedReceipts { .. } => Self::PRUNED,
             Self::HeaderNotFound
             | Self::NoSuchTag(_)
             | Self::NotCanonical
@@ -181,6 +266,7 @@ impl RpcError {
             | Self::Rejected(_)
             | Self::Halted(_)
             | Self::Replay(_)
+            | Self::AddressIndex(_)
             | Self::Chain(_) => Self::SERVER,
         }
     }
@@ -193,10 +279,6 @@ impl From<RpcError> for ErrorObjectOwned {
             RpcError::NotMinedInTime { hash, .. } => Some(Bytes::copy_from_slice(hash.as_slice())),
             _ => None,
         };
-        let message = match error.code() {
-            RpcError::PRUNED => "pruned history unavailable".to_owned(),
-            _ => error.to_string(),
-        };
-        Self::owned(error.code(), message, data)
+        Self::owned(error.code(), error.client_message(), data)
     }
 }

@@ -1,9 +1,10 @@
 //! JSON-RPC: the namespaces of an execution client, over HTTP, WebSocket and IPC.
 //!
 //! ```text
-//!  HTTP, WebSocket ---.                            .--> eth, net, web3, txpool, admin, state, debug, trace
+//!  HTTP, WebSocket ---.                            .--> eth, net, web3, txpool, admin, state, debug, trace, ots
 //!  IPC --------------- server -- Methods of the ---+
 //!  auth port (JWT) ---'  limits   namespaces       '--> View of the live chain, pool
+//!         '--- Engine API by REST and SSZ: engine_rest
 //! ```
 //!
 //! Every method takes one [`View`](retrie_engine::LiveView) of the live chain at its start and reads
@@ -18,6 +19,8 @@
 //!   and runs on the server's own threads, as do single reads at the head. A *read* method reads
 //!   older or whole blocks, and a *heavy* method executes transactions or walks over many blocks;
 //!   both run on threads that may block, and each class has a fixed number of permits.
+//! * **GraphQL** (cargo feature `graphql`): the same data under `/graphql`, for queries that choose
+//!   their fields. A query is one heavy method.
 //! * **proof peer**: a node that keeps another shard of the proofs; see [`proof_peers`].
 //! * **replay**: executing a past block again, for traces and for what the database does not store.
 //!
@@ -26,26 +29,33 @@
 //! ([`RequestLimits`], [`ConnectionLimits`](server::ConnectionLimits)). Error texts follow geth's
 //! wording, because tools match on it.
 
+mod address_index;
 mod admin;
 mod args;
 mod call;
+pub mod chain_json;
 mod context;
 mod convert;
 mod debug;
 mod dev;
 mod engine;
+mod engine_rest;
 mod error;
 mod eth;
 mod eth_state;
 mod gathered_proof;
 mod geth_errors;
+#[cfg(feature = "graphql")]
+mod graphql;
 mod header_root;
 mod namespace;
 mod net;
+mod ots;
 pub mod proof_peers;
 mod replay;
 pub mod server;
 mod state;
+mod subscription;
 mod sync;
 mod testing;
 mod trace;
@@ -56,7 +66,6 @@ mod web3;
 
 pub use args::MethodParams;
 pub use context::{DevNode, RequestLimits, RpcContext};
-pub use engine::engine_methods;
-pub use error::{ReplayMismatch, RpcError, RpcResult};
+pub use error::{AddressIndexError, ReplayMismatch, RpcError, RpcResult};
 pub use namespace::{ApiNamespace, UnknownNamespace, build_methods};
 pub use web3::client_version;

@@ -1,6 +1,8 @@
 //! The API namespaces, and building the methods of the chosen ones.
 
-use crate::{RpcContext, admin, debug, dev, eth, net, state, sync, testing, trace, txpool, web3};
+use crate::{
+    RpcContext, admin, debug, dev, eth, net, ots, state, sync, testing, trace, txpool, web3,
+};
 use jsonrpsee::{Methods, RpcModule};
 use serde_json::{Map, Value};
 use std::{fmt, str::FromStr};
@@ -26,13 +28,15 @@ pub enum ApiNamespace {
     Trace,
     /// State chunks for nodes that run state sync.
     Sync,
+    /// The methods of Otterscan, a block explorer.
+    Ots,
     /// Builds blocks with given contents, for tests.
     Testing,
 }
 
 impl ApiNamespace {
     /// All namespaces except [`Testing`](Self::Testing), which is served only if it is named.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Eth,
         Self::Net,
         Self::Web3,
@@ -42,6 +46,7 @@ impl ApiNamespace {
         Self::Debug,
         Self::Trace,
         Self::Sync,
+        Self::Ots,
     ];
 
     /// The default of `--http.api` and `--ws.api`.
@@ -59,6 +64,7 @@ impl ApiNamespace {
             Self::Debug => "debug",
             Self::Trace => "trace",
             Self::Sync => "sync",
+            Self::Ots => "ots",
             Self::Testing => "testing",
         }
     }
@@ -74,6 +80,7 @@ impl ApiNamespace {
             Self::Debug => debug::methods(context),
             Self::Trace => trace::methods(context),
             Self::Sync => sync::methods(context),
+            Self::Ots => ots::methods(context),
             Self::Testing => testing::methods(context),
         }
     }

@@ -1,10 +1,12 @@
 //! Every metric of the client, except those of state stores ([`state`](crate::state)), JSON-RPC
 //! servers ([`rpc`](crate::rpc)), traffic with peers ([`traffic`](crate::traffic)), state sync
-//! ([`state_sync`](crate::state_sync)), and proofs from several nodes ([`proofs`](crate::proofs)).
+//! ([`state_sync`](crate::state_sync)), proofs from several nodes ([`proofs`](crate::proofs)), and
+//! exported spans ([`spans`](crate::spans)).
 
 use crate::{
     proofs::ProofMetrics,
     rpc::RpcMetrics,
+    spans::SpanCounters,
     state::{StateFigures, StoreWatchList},
     state_sync::StateSyncMetrics,
     traffic::TrafficMetrics,
@@ -98,6 +100,7 @@ impl Metrics {
         )?;
         build.set(1);
         registry.register(Box::new(build))?;
+        SpanCounters::register(&registry)?;
         let counter = |name: &str, help: &str| {
             let counter = IntCounter::new(name, help)?;
             registry.register(Box::new(counter.clone()))?;

@@ -7,7 +7,7 @@ use crate::{
 };
 use eyre::{Context, bail};
 use retrie_chainspec::parse_chain;
-use retrie_sources::{DownloadProgress, Era1Mirror, SourceLocation};
+use retrie_sources::{DownloadProgress, EraFormat, EraMirror, EraSummary, SourceLocation};
 use std::{
     path::PathBuf,
     sync::{
@@ -20,32 +20,36 @@ use std::{
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum DownloadCommand {
     /// Fetch era1 files: blocks and receipts before the merge, 8192 blocks each.
-    Era1(Era1Args),
+    Era1(EraArgs),
+    /// Fetch ere files: blocks of any time, 8192 each, and their receipts and proofs if the mirror has
+    /// them.
+    Ere(EraArgs),
 }
 
 impl DownloadCommand {
     /// Runs the command.
     pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         match self {
-            Self::Era1(args) => args.run(stop),
+            Self::Era1(args) => args.run(EraFormat::Era1, stop),
+            Self::Ere(args) => args.run(EraFormat::Ere, stop),
         }
     }
 }
 
-/// Arguments of `retrie download era1`.
+/// Arguments of `retrie download era1` and `ere`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Era1Args {
+pub(crate) struct EraArgs {
     /// The chain: mainnet, sepolia, or any with a --mirror of its own.
     #[arg(long, value_name = "CHAIN_OR_PATH", default_value = "mainnet")]
     chain: String,
     /// First epoch. Each epoch is one file; epoch E starts at block 8192 * E.
     #[arg(long, value_name = "EPOCH")]
     from: u64,
-    /// Last epoch. Mainnet's last one, with the merge, is 1896.
+    /// Last epoch. Mainnet's epoch with the merge, the last one of era1, is 1896.
     #[arg(long, value_name = "EPOCH")]
     to: u64,
-    /// Folder of era1 files on an HTTP server or in an object store (s3://, gs://) [default: a
-    /// public mirror of the chain].
+    /// Folder of the files on an HTTP server or in an object store (s3://, gs://) [default: for era1,
+    /// a public mirror of the chain].
     #[arg(long, value_name = "URL")]
     mirror: Option<String>,
     #[command(flatten)]
@@ -55,8 +59,8 @@ pub(crate) struct Era1Args {
     folder: PathBuf,
 }
 
-impl Era1Args {
-    fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
+impl EraArgs {
+    fn run(self, format: EraFormat, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         if self.from > self.to {
             bail!("--from {} is after --to {}", self.from, self.to);
         }
@@ -65,11 +69,11 @@ impl Era1Args {
         let mirror = match &self.mirror {
             Some(url) if url.starts_with("s3://") || url.starts_with("gs://") => {
                 match self.http.stores(stop).locate(url)? {
-                    SourceLocation::Object(folder) => Era1Mirror::open_store(spec, &folder)?,
+                    SourceLocation::Object(folder) => EraMirror::open_store(format, spec, &folder)?,
                     SourceLocation::Path(path) => bail!("{} is no URL", path.display()),
                 }
             }
-            mirror => Era1Mirror::open(spec, mirror.as_deref(), http)?,
+            mirror => EraMirror::open(format, spec, mirror.as_deref(), http)?,
         };
         // A missing file is found before anything is downloaded.
         for epoch in self.from..=self.to {
@@ -103,14 +107,35 @@ impl Era1Args {
                 summary.first_block + summary.block_count - 1,
                 grouped(file.bytes),
                 if file.existed { "was there" } else { "fetched" },
-                if file.has_checksum {
-                    "accumulator and SHA-256 checked"
-                } else {
-                    "accumulator checked; the mirror has no SHA-256"
-                },
+                what_was_checked(format, summary, file.has_checksum),
             );
         }
         say!(out, "{} files fetched, {} were there", grouped(fetched), grouped(there));
         Ok(())
     }
+}
+
+/// What the checks of a file covered.
+fn what_was_checked(format: EraFormat, file: &EraSummary, has_checksum: bool) -> String {
+    let mut checked = vec![match file.accumulator {
+        Some(_) => "accumulator",
+        None => "blocks",
+    }];
+    if format == EraFormat::Ere && file.has_receipts {
+        checked.push("receipts");
+    }
+    if file.has_proofs {
+        checked.push("proofs");
+    }
+    if has_checksum {
+        checked.push("SHA-256");
+    }
+    let (last, others) =
+        checked.split_last().map_or(("", &[][..]), |(last, others)| (*last, others));
+    let list = match others {
+        [] => last.to_owned(),
+        others => format!("{} and {last}", others.join(", ")),
+    };
+    let more = if has_checksum { "" } else { "; the mirror has no SHA-256" };
+    format!("{list} checked{more}")
 }

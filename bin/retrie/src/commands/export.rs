@@ -1,5 +1,7 @@
-//! `retrie export`: writes canonical blocks to a file, or chain data and results as Parquet files.
+//! `retrie export`: writes canonical blocks to a file or to ere files, or chain data and results as
+//! Parquet files.
 
+mod ere;
 #[cfg(feature = "lab")]
 mod parquet;
 
@@ -27,17 +29,20 @@ pub(crate) struct ExportArgs {
     /// Format of the output.
     #[arg(long, value_name = "FORMAT", default_value = "rlp")]
     format: ExportFormat,
-    /// First block [default: the first one of the chain].
+    /// First block [default: the first one of the chain]. With --format ere a multiple of 8192.
     #[arg(long, value_name = "NUMBER")]
     from: Option<u64>,
     /// Last block [default: the head].
     #[arg(long, value_name = "NUMBER")]
     to: Option<u64>,
+    /// With --format ere: leave receipts out. The names of the files then say noreceipts.
+    #[arg(long)]
+    without_receipts: bool,
     #[cfg(feature = "lab")]
     #[command(flatten)]
     parquet: parquet::ParquetArgs,
     /// Output file: concatenated RLP of the blocks, gzipped if its name ends in .gz. With --format
-    /// parquet, the folder of the files.
+    /// ere or parquet, the folder of the files.
     #[arg(value_name = "FILE_OR_FOLDER")]
     target: PathBuf,
     /// With --format parquet: bundles or folders of bundles to export instead of the datadir's
@@ -53,6 +58,10 @@ pub(crate) struct ExportArgs {
 enum ExportFormat {
     /// Blocks, as `retrie import`, `geth import` and `reth import` read them.
     Rlp,
+    /// Archives of 8192 blocks each with their receipts, as `retrie import` and `geth import-history
+    /// --era.format ere` read them, and checksums.txt. The last one may be shorter. Intact files that
+    /// are there are kept.
+    Ere,
     /// Tables of blocks, transactions, receipts, logs and state changes, in columns.
     #[cfg(feature = "lab")]
     Parquet,
@@ -61,7 +70,11 @@ enum ExportFormat {
 impl ExportArgs {
     /// Runs the command. A file is complete or missing.
     pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
+        if self.without_receipts && self.format != ExportFormat::Ere {
+            bail!("--without-receipts is a flag of --format ere");
+        }
         match self.format {
+            ExportFormat::Ere => self.run_ere(stop),
             #[cfg(feature = "lab")]
             ExportFormat::Parquet => self.run_parquet(stop),
             ExportFormat::Rlp => self.run_rlp(stop),

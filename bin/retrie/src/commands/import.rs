@@ -3,7 +3,7 @@
 #[cfg(feature = "lab")]
 use crate::limit::of_import as of_limit;
 use crate::{
-    args::{ChainArgs, DbArgs, HttpArgs, StateArgs},
+    args::{ChainArgs, DbArgs, HttpArgs, StateArgs, TracingArgs},
     output::{CommandOutput, grouped, say},
     progress::{ImportProgress, LINE_EVERY},
 };
@@ -16,7 +16,7 @@ use retrie_pipeline::{
     report::ImportReport,
 };
 use retrie_sources::{BlockSource, SourceLocation};
-use retrie_telemetry::{Metrics, MetricsServer};
+use retrie_telemetry::{Metrics, MetricsServer, spans::OtlpConfig};
 use std::{
     net::SocketAddr,
     path::PathBuf,
@@ -59,7 +59,9 @@ pub(crate) struct ImportArgs {
     metrics: Option<SocketAddr>,
     #[command(flatten)]
     http: HttpArgs,
-    /// Block files (.rlp, .rlp.gz, .era1) or folders of them, imported in this order: paths, or
+    #[command(flatten)]
+    tracing: TracingArgs,
+    /// Block files (.rlp, .rlp.gz, .era1, .ere) or folders of them, imported in this order: paths, or
     /// URLs of object stores and web servers (s3://, gs://, http://, https://).
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -73,6 +75,11 @@ enum CheckRootsArg {
 }
 
 impl ImportArgs {
+    /// Where the flags export spans to, if they do.
+    pub(crate) fn span_export(&self) -> Option<OtlpConfig> {
+        self.tracing.export()
+    }
+
     /// Runs the command.
     pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         let metrics = Metrics::new().wrap_err("registering the metrics")?;

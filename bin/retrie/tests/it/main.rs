@@ -15,6 +15,7 @@ mod chain;
 mod circles;
 mod cole;
 mod common;
+mod ere;
 mod errors;
 mod fetch;
 mod first_use;

@@ -6,7 +6,7 @@ use retrie_state_testkit::sample;
 use alloy_consensus::{SignableTransaction, TxEip1559};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U64, U256, hex};
-use common::{backends, fails_saying, retrie, succeeds, words};
+use common::{backends, fails_saying, misused_saying, retrie, succeeds, words};
 use retrie_chainspec::primitives::Header;
 use retrie_pipeline::testkit::{
     BlockPlan, CHAIN_ID, TestCall, TestChain, TestRules, TestWallet, WALLETS, write_blocks,
@@ -250,6 +250,32 @@ fn dev_chain_seals_what_is_sent_on_every_backend_and_goes_on_after_a_restart() {
 }
 
 #[test]
+fn the_index_of_addresses_is_kept_if_its_flag_is_set() {
+    let dir = TempDir::new().unwrap();
+    let flags = "--dev --state-backend lvmt --http.api eth,ots";
+    let target = Address::repeat_byte(0x77);
+    let search = json!([target, 0, 25]);
+    let node = NodeProcess::start(dir.path(), flags);
+    let from = node.call("eth_accounts", &json!([]))[0].clone();
+    let request = json!([{ "from": from, "to": target, "value": "0x1" }]);
+    let hash = node.call("eth_sendTransaction", &request);
+    let refused = node.answer("ots_searchTransactionsBefore", &search);
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("--index.addresses"), "{message}");
+    drop(node);
+    let node = NodeProcess::start(dir.path(), &format!("{flags} --index.addresses"));
+    let page = wait_for("the index", || {
+        let answer = node.answer("ots_searchTransactionsBefore", &search);
+        answer.get("result").filter(|page| page.get("indexedFrom").is_none()).cloned()
+    });
+    // A node that is killed may lose its last block.
+    assert!(page["txs"].as_array().unwrap().iter().all(|one| one["hash"] == hash));
+    let hash = node.call("eth_sendTransaction", &request);
+    let page = node.call("ots_searchTransactionsBefore", &search);
+    assert_eq!(page["txs"][0]["hash"], hash);
+}
+
+#[test]
 fn a_killed_node_keeps_what_was_durable_and_resumes() {
     for backend in sample::of(backends(), 3) {
         println!("{backend}");
@@ -297,6 +323,64 @@ fn accepted_transactions_outlive_kills_and_restarts() {
         let still = node.call("eth_getTransactionByHash", &json!([queued]));
         assert!(still["blockHash"].is_null() && !still["hash"].is_null(), "{backend}: {still}");
         node.interrupt();
+    }
+}
+
+/// Hashes of the blocks that a file of records ends with, by number.
+fn streamed(file: &Path) -> Vec<Value> {
+    let mut hashes: Vec<Value> = Vec::new();
+    let text = std::fs::read_to_string(file).unwrap();
+    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    for (index, line) in whole.enumerate() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        let sequence = format!("{}-", index + 1);
+        assert!(record["cursor"].as_str().unwrap().starts_with(&sequence), "{line}");
+        if record["type"] == "block" {
+            let parent = &record["block"]["parentHash"];
+            assert!(hashes.last().is_none_or(|last| last == parent), "{line}");
+            assert_eq!(record["number"], json!(U64::from(hashes.len())));
+            hashes.push(record["hash"].clone());
+        } else {
+            assert_eq!(record["type"], "revert");
+            for undone in record["undone"].as_array().unwrap() {
+                assert_eq!(hashes.pop().unwrap(), undone["hash"]);
+            }
+        }
+    }
+    hashes
+}
+
+#[test]
+fn the_stream_of_a_killed_node_has_no_gap_and_no_double() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("out.ndjson");
+    let flags = format!(
+        "--dev --dev.block-time 20ms --chain {} --stream file:{} --stream.from earliest \
+         --stream.records block",
+        genesis(&folder),
+        file.display()
+    );
+    let datadir = folder.path().join("data");
+    for _ in 0..4 {
+        let node = NodeProcess::start(&datadir, &flags);
+        let length = streamed(&file).len();
+        wait_for("records", || (streamed(&file).len() > length + 5).then_some(()));
+        node.kill();
+    }
+    let node = NodeProcess::start(&datadir, &flags);
+    let (start, _) = node.head();
+    wait_for("the head", || (streamed(&file).len() as u64 > start + 20).then_some(()));
+    for (number, hash) in streamed(&file).iter().enumerate() {
+        assert_eq!(node.hash(number as u64), *hash, "block {number}");
+    }
+    node.interrupt();
+    for (flags, says) in [
+        ("--stream out.ndjson", "no target of a stream"),
+        ("--stream ws://example.org:1", "no target of a stream"),
+        ("--stream.records logs", "none of block, receipts, delta"),
+        ("--stream.from head", "neither the number of a block"),
+    ] {
+        misused_saying(&mut retrie(words(&format!("node --dev {flags}"))), &[says]);
     }
 }
 

@@ -19,7 +19,8 @@
 //!   ([`ChainSpec::from_genesis_json`]); [`parse_chain`] takes either.
 //! * [`primitives`] fixes the block, transaction and receipt types of the whole workspace.
 //! * [`alloc_codec`] is the packed form in which genesis allocations live in `res/`.
-//! * [`blobs`] assembles blob schedules from the parameters of each fork.
+//! * [`blobs`] assembles blob schedules from the parameters of each fork; [`CellMask`] names cells
+//!   of a blob (EIP-7594).
 //! * [`test_networks`] maps the network names of the public test suites to fork schedules.
 //!
 //! [`ChainSpec`] implements [`EthereumHardforks`] and [`EthExecutorSpec`], so it is handed as it
@@ -32,6 +33,7 @@
 
 pub mod alloc_codec;
 pub mod blobs;
+mod cell_mask;
 mod error;
 mod genesis_json;
 mod networks;
@@ -41,6 +43,7 @@ pub mod test_networks;
 
 pub use alloy_evm::eth::spec::EthExecutorSpec;
 pub use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};
+pub use cell_mask::{CELLS_PER_BLOB, CellMask};
 pub use error::{AllocError, ChainSpecError};
 pub use networks::{
     DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC, KNOWN_CHAINS, MAINNET_GENESIS_HASH, parse_chain,

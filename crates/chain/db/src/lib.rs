@@ -28,6 +28,8 @@
 //!   *side block*.
 //! * *Log index*: in which blocks addresses and topics occur in logs. A background thread builds it
 //!   ([`DatabaseEnv::index_logs`]), and [`ReadTxn::log_candidates`] searches it.
+//! * *Address index*: which transactions an account takes part in. A background thread builds it
+//!   ([`DatabaseEnv::index_addresses`]), and [`ReadTxn::account_transactions`] searches it.
 //! * *Metadata*: which chain, backend and formats a datadir holds ([`DatadirMetadata`]). It is
 //!   written once, and openings that contradict it fail. The chain's rules are stored beside it
 //!   ([`ReadTxn::spec`]).
@@ -52,6 +54,7 @@
 //! refuses them. Nothing read from disk is trusted: every row carries a checksum over table, key
 //! and value, and a row that does not match or does not parse is a [`CorruptRow`].
 
+mod addresses;
 mod chain;
 mod checksum;
 mod codecs;
@@ -73,6 +76,10 @@ pub mod tables;
 mod verify;
 mod writer;
 
+pub use addresses::{
+    AccountTransactions, AddressBounds, BlockParticipants, ContractCreation, StoredCreation,
+    TransactionParticipants,
+};
 pub use chain::{
     CanonicalHeaders, ChainRead, DatadirMetadata, KeyPreimage, NewBlock, SCHEMA_VERSION,
     StateRootMode, StoredBlock, StoredKeyForm, StoredTransaction,

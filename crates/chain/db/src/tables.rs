@@ -26,13 +26,17 @@
 //! | `IndexTables` | number of blocks (2), first block (8) | hash of the last block (32), number of entries (4), root (32), see [`index_table`](crate::ReadTxn::index_table) |
 //! | `IndexEntries` | number of blocks (2), first block (8), chunk (4) | 256 entries (EIP-8304), each as the number of bytes that it shares with the one before (1), and its other bytes |
 //! | `IndexEntries` | number of blocks (2), first block (8), 2^31 + group (4) | roots of 256 chunks |
+//! | `AddressBlocks` | number (8) | hash (32), whether internal calls are known (1), and the keys of the block's rows in the next three tables, see [`BlockParticipants`](crate::BlockParticipants) |
+//! | `AddressHistory` | account (20), number (8) | indexes of the transactions that it takes part in |
+//! | `SenderNonces` | sender (20), nonce (8) | number (8), index (4) |
+//! | `ContractCreators` | contract (20), number (8) | index (4), creator (20) |
 //! | `DevPatches` | id | manual changes to the state before the block (dev chains): see `retrie_pipeline::StatePatch` |
 //! | `AccessLists` | id | RLP of the block access list (EIP-7928), from Amsterdam on |
 //! | `Preimages` | keccak-256 of an address or slot (32) | the address (20) or the slot (32), see [`KeyPreimage`](crate::KeyPreimage) |
 //! | `State` and a name | the state store's | the state store's |
 //!
-//! Long values of `Transactions`, `Receipts`, `Bodies`, `Codes`, `DevPatches` and `AccessLists` are
-//! cut into pieces of 16,352 bytes. A piece fills four pages; longer sequences of overflow pages would
+//! Long values of `Transactions`, `Receipts`, `Bodies`, `Codes`, `DevPatches`, `AccessLists` and
+//! `AddressBlocks` are cut into pieces of 16,352 bytes. A piece fills four pages; longer sequences of overflow pages would
 //! fragment free space. The first piece has the key above. Every piece of full length is followed
 //! by another piece, possibly empty, whose key is the key above and the piece's number (2 bytes,
 //! from 1).
@@ -82,11 +86,19 @@ pub enum ChainTable {
     IndexTables,
     /// Their entries.
     IndexEntries,
+    /// Blocks whose participants are indexed.
+    AddressBlocks,
+    /// The transactions that an account takes part in.
+    AddressHistory,
+    /// The transaction of a sender with a nonce.
+    SenderNonces,
+    /// The transaction that created a contract.
+    ContractCreators,
 }
 
 impl ChainTable {
     /// All tables, in the order of their declaration.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 22] = [
         Self::Headers,
         Self::BlockIndex,
         Self::Canonical,
@@ -105,10 +117,14 @@ impl ChainTable {
         Self::Preimages,
         Self::IndexTables,
         Self::IndexEntries,
+        Self::AddressBlocks,
+        Self::AddressHistory,
+        Self::SenderNonces,
+        Self::ContractCreators,
     ];
 
     /// Tables that datadirs of earlier versions lack. The next opening for writing creates them.
-    pub(crate) const LATER: [Self; 7] = [
+    pub(crate) const LATER: [Self; 11] = [
         Self::LogSegments,
         Self::LogPostings,
         Self::DevPatches,
@@ -116,6 +132,10 @@ impl ChainTable {
         Self::Preimages,
         Self::IndexTables,
         Self::IndexEntries,
+        Self::AddressBlocks,
+        Self::AddressHistory,
+        Self::SenderNonces,
+        Self::ContractCreators,
     ];
 
     /// Name on disk.
@@ -139,6 +159,10 @@ impl ChainTable {
             Self::Preimages => "Preimages",
             Self::IndexTables => "IndexTables",
             Self::IndexEntries => "IndexEntries",
+            Self::AddressBlocks => "AddressBlocks",
+            Self::AddressHistory => "AddressHistory",
+            Self::SenderNonces => "SenderNonces",
+            Self::ContractCreators => "ContractCreators",
         }
     }
 }
@@ -197,7 +221,8 @@ mod tests {
             names.join(" "),
             "Headers BlockIndex Canonical Bodies Transactions Receipts TxLookup Codes \
              TotalDifficulty BackendRoots Metadata LogSegments LogPostings DevPatches \
-             AccessLists Preimages IndexTables IndexEntries"
+             AccessLists Preimages IndexTables IndexEntries AddressBlocks AddressHistory \
+             SenderNonces ContractCreators"
         );
     }
 

@@ -3,9 +3,14 @@
 //! Source: execution-apis, `src/engine`. This module is independent of the transport; the RPC crate
 //! serves it on the authenticated port.
 
+mod bodies;
+mod by_fork;
+mod cells;
 mod error;
 mod witness;
 
+pub use bodies::BodyRequest;
+pub use by_fork::PayloadEnvelope;
 pub use error::EngineApiError;
 
 use crate::{
@@ -15,7 +20,6 @@ use crate::{
 };
 use alloy_consensus::{BlockHeader, Transaction as _};
 use alloy_eips::{
-    eip2718::Encodable2718,
     eip4844::{BlobAndProofV1, BlobAndProofV2},
     eip7685::Requests,
 };
@@ -23,12 +27,11 @@ use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, Bytes};
 use alloy_rpc_types_engine::{
     BlobsBundleV1, BlobsBundleV2, CancunPayloadFields, ExecutionData, ExecutionPayload,
-    ExecutionPayloadBodyV1, ExecutionPayloadBodyV2, ExecutionPayloadEnvelopeV2,
-    ExecutionPayloadEnvelopeV3, ExecutionPayloadEnvelopeV4, ExecutionPayloadEnvelopeV5,
-    ExecutionPayloadEnvelopeV6, ExecutionPayloadFieldV2, ExecutionPayloadInputV2,
-    ExecutionPayloadSidecar, ExecutionPayloadV1, ExecutionPayloadV3, ExecutionPayloadV4,
-    ForkchoiceState, ForkchoiceUpdated, PayloadAttributes, PayloadError, PayloadId, PayloadStatus,
-    PayloadStatusEnum, PraguePayloadFields,
+    ExecutionPayloadEnvelopeV2, ExecutionPayloadEnvelopeV3, ExecutionPayloadEnvelopeV4,
+    ExecutionPayloadEnvelopeV5, ExecutionPayloadEnvelopeV6, ExecutionPayloadFieldV2,
+    ExecutionPayloadInputV2, ExecutionPayloadSidecar, ExecutionPayloadV1, ExecutionPayloadV3,
+    ExecutionPayloadV4, ForkchoiceState, ForkchoiceUpdated, PayloadAttributes, PayloadError,
+    PayloadId, PayloadStatus, PayloadStatusEnum, PraguePayloadFields,
 };
 use retrie_chainspec::{
     ChainSpec,
@@ -36,9 +39,8 @@ use retrie_chainspec::{
 };
 use retrie_pipeline::{InvalidBlockError, PipelineError, prepare, recover_senders};
 use std::sync::Arc;
+use tracing::{Instrument, debug_span, field};
 
-/// Largest number of bodies per request.
-const MAX_BODIES: u64 = 1024;
 /// Largest number of versioned hashes per request.
 const MAX_BLOBS: usize = 128;
 
@@ -66,6 +68,7 @@ const METHODS: &[&str] = &[
     "engine_getBlobsV1",
     "engine_getBlobsV2",
     "engine_getBlobsV3",
+    "engine_getBlobsV4",
     "engine_getClientVersionV1",
 ];
 
@@ -81,17 +84,28 @@ pub struct EngineApi {
 
 /// Forks with their own version of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ApiFork {
+pub enum ApiFork {
+    /// Proof of stake.
     Paris,
+    /// Withdrawals (EIP-4895).
     Shanghai,
+    /// Blobs (EIP-4844), and the root of the parent's beacon block (EIP-4788).
     Cancun,
+    /// Requests to the consensus layer (EIP-7685).
     Prague,
+    /// Cell proofs of blobs (EIP-7594).
     Osaka,
+    /// Block access lists (EIP-7928), and slot numbers (EIP-7843).
     Amsterdam,
 }
 
 impl ApiFork {
-    pub(crate) fn at(spec: &ChainSpec, timestamp: u64) -> Self {
+    /// All of them, the oldest first.
+    pub const ALL: [Self; 6] =
+        [Self::Paris, Self::Shanghai, Self::Cancun, Self::Prague, Self::Osaka, Self::Amsterdam];
+
+    /// The fork of a block with this timestamp.
+    pub fn at(spec: &ChainSpec, timestamp: u64) -> Self {
         if spec.is_amsterdam_active_at_timestamp(timestamp) {
             Self::Amsterdam
         } else if spec.is_osaka_active_at_timestamp(timestamp) {
@@ -141,7 +155,8 @@ impl EngineApi {
         if self.fork(payload.timestamp) >= ApiFork::Shanghai {
             return Err(EngineApiError::UnsupportedFork("engine_newPayloadV1 ends with Paris"));
         }
-        self.new_payload(ExecutionPayload::V1(payload), ExecutionPayloadSidecar::none()).await
+        let sidecar = ExecutionPayloadSidecar::none();
+        self.new_payload(ExecutionPayload::V1(payload), sidecar, block_of_payload).await
     }
 
     /// `engine_newPayloadV2`.
@@ -155,7 +170,8 @@ impl EngineApi {
         }
         check_withdrawals(fork, payload.withdrawals.is_some())
             .map_err(|what| EngineApiError::InvalidParams(what.into()))?;
-        self.new_payload(payload.into_payload(), ExecutionPayloadSidecar::none()).await
+        let sidecar = ExecutionPayloadSidecar::none();
+        self.new_payload(payload.into_payload(), sidecar, block_of_payload).await
     }
 
     /// `engine_newPayloadV3`.
@@ -169,7 +185,8 @@ impl EngineApi {
             return Err(EngineApiError::UnsupportedFork("engine_newPayloadV3 is for Cancun"));
         }
         let cancun = CancunPayloadFields { parent_beacon_block_root, versioned_hashes };
-        self.new_payload(ExecutionPayload::V3(payload), ExecutionPayloadSidecar::v3(cancun)).await
+        let sidecar = ExecutionPayloadSidecar::v3(cancun);
+        self.new_payload(ExecutionPayload::V3(payload), sidecar, block_of_payload).await
     }
 
     /// `engine_newPayloadV4`.
@@ -187,7 +204,7 @@ impl EngineApi {
         let cancun = CancunPayloadFields { parent_beacon_block_root, versioned_hashes };
         let prague = PraguePayloadFields::new(check_requests(requests)?);
         let sidecar = ExecutionPayloadSidecar::v4(cancun, prague);
-        self.new_payload(ExecutionPayload::V3(payload), sidecar).await
+        self.new_payload(ExecutionPayload::V3(payload), sidecar, block_of_payload).await
     }
 
     /// `engine_newPayloadV5`.
@@ -204,38 +221,71 @@ impl EngineApi {
         let cancun = CancunPayloadFields { parent_beacon_block_root, versioned_hashes };
         let prague = PraguePayloadFields::new(check_requests(requests)?);
         let sidecar = ExecutionPayloadSidecar::v4(cancun, prague);
-        self.new_payload(ExecutionPayload::V4(payload), sidecar).await
+        self.new_payload(ExecutionPayload::V4(payload), sidecar, block_of_payload).await
     }
 
+    /// `into_block` converts the payload, with its checks that need no state.
     async fn new_payload(
         &self,
         payload: ExecutionPayload,
         sidecar: ExecutionPayloadSidecar,
+        into_block: fn(ExecutionData) -> std::result::Result<Block, PayloadError>,
     ) -> ApiResult<PayloadStatus> {
-        let spec = self.spec().clone();
+        let span = debug_span!(
+            "newPayload",
+            number = payload.block_number() as i64,
+            hash = %payload.block_hash(),
+            transactions = payload.transactions().len() as i64,
+            gas = payload.as_v1().gas_used as i64,
+            status = field::Empty,
+        );
+        let verified = self.verify_payload(payload, sidecar, into_block).instrument(span.clone());
+        let verified = verified.await;
+        if let Ok(verified) = &verified {
+            span.record("status", verified.status.as_str());
+        }
+        verified
+    }
+
+    async fn verify_payload(
+        &self,
+        payload: ExecutionPayload,
+        sidecar: ExecutionPayloadSidecar,
+        into_block: fn(ExecutionData) -> std::result::Result<Block, PayloadError>,
+    ) -> ApiResult<PayloadStatus> {
+        let live = self.engine.live().clone();
         self.engine.targets().note_client_call();
         let (hash, parent) = (payload.block_hash(), payload.parent_hash());
         let access_list = payload.block_access_list().cloned();
         // Recovering signers takes milliseconds, so it must not block the async runtime.
+        let span = debug_span!("prepare");
         let prepared = tokio::task::spawn_blocking(move || {
+            let _entered = span.entered();
             let data = ExecutionData::new(payload, sidecar);
             // Cheap: the clone shares the transactions.
             let again = data.clone();
-            let block = block_of_payload(data)
-                .map_err(|error| RefusedPayload::Payload(error.to_string()))?;
-            let prepared = prepare(&spec, block).and_then(|block| match &access_list {
+            let block =
+                into_block(data).map_err(|error| RefusedPayload::Payload(error.to_string()))?;
+            // The hash covers all that is checked from here on, and a valid block stays valid.
+            let known = live.view().and_then(|view| view.header(&hash));
+            if known.is_ok_and(|header| header.is_some()) {
+                return Ok(None);
+            }
+            let spec = live.spec();
+            let prepared = prepare(spec, block).and_then(|block| match &access_list {
                 Some(list) => block.with_access_list(list),
                 None => Ok(block),
             });
-            prepared.map_err(|error| {
-                let block = block_of_payload(again).ok();
-                let whole = block.and_then(|block| recover_senders(&spec, block).ok());
+            prepared.map(Some).map_err(|error| {
+                let block = into_block(again).ok();
+                let whole = block.and_then(|block| recover_senders(spec, block).ok());
                 RefusedPayload::Block(Box::new(error), whole.map(Arc::new))
             })
         });
         let prepared = prepared.await.map_err(|_| EngineError::Panicked)?;
         match prepared {
-            Ok(block) => Ok(self.engine.new_block(block).await?),
+            Ok(Some(block)) => Ok(self.engine.new_block(block).await?),
+            Ok(None) => Ok(PayloadStatus::new(PayloadStatusEnum::Valid, Some(hash))),
             Err(RefusedPayload::Payload(validation_error)) => {
                 let status = PayloadStatusEnum::Invalid { validation_error };
                 Ok(PayloadStatus::from_status(status))
@@ -259,14 +309,28 @@ impl EngineApi {
         state: ForkchoiceState,
         attributes: Option<PayloadAttributes>,
     ) -> ApiResult<ForkchoiceUpdated> {
+        let check = |attributes: &PayloadAttributes| self.check_attributes(version, attributes);
+        self.update_fork_choice(version, state, attributes, check).await
+    }
+
+    /// `check` decides whether the attributes fit the call.
+    async fn update_fork_choice(
+        &self,
+        version: u8,
+        state: ForkchoiceState,
+        attributes: Option<PayloadAttributes>,
+        check: impl Fn(&PayloadAttributes) -> ApiResult<()> + Send,
+    ) -> ApiResult<ForkchoiceUpdated> {
         self.engine.targets().note_client_call();
-        let outcome = self.engine.forkchoice(state).await?;
+        let (head, builds) = (state.head_block_hash, attributes.is_some());
+        let span = debug_span!("forkchoiceUpdated", %head, builds);
+        let outcome = self.engine.forkchoice(state).instrument(span.clone()).await?;
         let updated = ForkchoiceUpdated::new(outcome.status);
         let (Some(attributes), Some(head)) = (attributes, outcome.head) else {
             return Ok(updated);
         };
         // The new head is set, even if the attributes turn out to be invalid.
-        self.check_attributes(version, &attributes)?;
+        check(&attributes)?;
         if attributes.timestamp <= head.timestamp {
             let what = format!(
                 "timestamp {} is not after {}, that of the head",
@@ -277,7 +341,8 @@ impl EngineApi {
         if let Some(obstacle) = self.payloads.obstacle() {
             return Err(EngineApiError::InvalidAttributes(obstacle));
         }
-        Ok(updated.with_payload_id(self.payloads.start(version, head, attributes)?))
+        let started = span.in_scope(|| self.payloads.start(version, head, attributes));
+        Ok(updated.with_payload_id(started?))
     }
 
     fn check_attributes(&self, version: u8, attributes: &PayloadAttributes) -> ApiResult<()> {
@@ -363,7 +428,8 @@ impl EngineApi {
     ) -> ApiResult<(Arc<BuiltPayload>, Block)> {
         let payloads = self.payloads.clone();
         // The first build may still be running.
-        let resolved = tokio::task::spawn_blocking(move || payloads.resolve(id)).await;
+        let resolving = tokio::task::spawn_blocking(move || payloads.resolve(id));
+        let resolved = resolving.instrument(debug_span!("getPayload", %id)).await;
         let payload = resolved.map_err(|_| EngineError::Panicked)??;
         let payload = payload.ok_or(EngineApiError::UnknownPayload)?;
         let block = payload.block.block();
@@ -378,67 +444,6 @@ impl EngineApi {
 
     // -- the rest ---------------------------------------------------------------------------------
 
-    /// `engine_getPayloadBodiesByHashV1`.
-    pub async fn bodies_by_hash(
-        &self,
-        hashes: Vec<B256>,
-    ) -> ApiResult<Vec<Option<ExecutionPayloadBodyV1>>> {
-        self.bodies(BodyRequest::Hashes(hashes), |_, _, body| Ok(body)).await
-    }
-
-    /// `engine_getPayloadBodiesByRangeV1`; ends at the head.
-    pub async fn bodies_by_range(
-        &self,
-        start: u64,
-        count: u64,
-    ) -> ApiResult<Vec<Option<ExecutionPayloadBodyV1>>> {
-        self.bodies(BodyRequest::Range { start, count }, |_, _, body| Ok(body)).await
-    }
-
-    /// `engine_getPayloadBodiesByHashV2`. Access lists that are not kept are null.
-    pub async fn bodies_by_hash_v2(
-        &self,
-        hashes: Vec<B256>,
-    ) -> ApiResult<Vec<Option<ExecutionPayloadBodyV2>>> {
-        self.bodies(BodyRequest::Hashes(hashes), body_v2).await
-    }
-
-    /// `engine_getPayloadBodiesByRangeV2`. Access lists that are not kept are null.
-    pub async fn bodies_by_range_v2(
-        &self,
-        start: u64,
-        count: u64,
-    ) -> ApiResult<Vec<Option<ExecutionPayloadBodyV2>>> {
-        self.bodies(BodyRequest::Range { start, count }, body_v2).await
-    }
-
-    /// The bodies of these blocks, each in the form that `shown` gives it.
-    async fn bodies<T: Send + 'static>(
-        &self,
-        request: BodyRequest,
-        shown: fn(&LiveView, &B256, ExecutionPayloadBodyV1) -> ApiResult<T>,
-    ) -> ApiResult<Vec<Option<T>>> {
-        request.check()?;
-        self.read(move |view| {
-            let one = |hash: &B256| {
-                let body = body(view, hash)?;
-                body.map(|block| shown(view, hash, body_v1(&block))).transpose()
-            };
-            match request {
-                BodyRequest::Hashes(hashes) => hashes.iter().map(one).collect(),
-                BodyRequest::Range { start, count } => {
-                    let last = start.saturating_add(count - 1).min(view.head().number);
-                    let at = |number| match view.canonical_hash(number) {
-                        Ok(hash) => hash.map_or(Ok(None), |hash| one(&hash)),
-                        Err(error) => Err(EngineError::from(error).into()),
-                    };
-                    (start..=last).map(at).collect()
-                }
-            }
-        })
-        .await
-    }
-
     async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&LiveView) -> ApiResult<T> + Send + 'static,
@@ -452,12 +457,8 @@ impl EngineApi {
     /// `engine_getBlobsV1`: one entry per hash, null for an unknown blob. For Cancun and Prague
     /// only, since blobs have cell proofs from Osaka on.
     pub fn blobs_v1(&self, hashes: &[B256]) -> ApiResult<Vec<Option<BlobAndProofV1>>> {
-        if !matches!(self.head_fork(), ApiFork::Cancun | ApiFork::Prague) {
-            let what = "engine_getBlobsV1 is for Cancun and Prague";
-            return Err(EngineApiError::UnsupportedFork(what));
-        }
-        check_count(hashes.len() as u64, MAX_BLOBS as u64)?;
-        Ok(self.pool.blobs(hashes).iter().map(|blob| blob.as_ref()?.v1()).collect())
+        let blobs = self.blobs_with_proof(hashes)?;
+        Ok(blobs.iter().map(|blob| blob.as_ref()?.v1()).collect())
     }
 
     /// `engine_getBlobsV2`: all blobs or null.
@@ -468,11 +469,8 @@ impl EngineApi {
     /// `engine_getBlobsV3`: one entry per hash, null for an unknown blob; null as a whole before
     /// Osaka.
     pub fn blobs_v3(&self, hashes: &[B256]) -> ApiResult<Option<Vec<Option<BlobAndProofV2>>>> {
-        if self.head_fork() < ApiFork::Osaka {
-            return Ok(None);
-        }
-        check_count(hashes.len() as u64, MAX_BLOBS as u64)?;
-        Ok(Some(self.pool.blobs(hashes).iter().map(|blob| blob.as_ref()?.v2()).collect()))
+        let blobs = self.blobs_with_cell_proofs(hashes)?;
+        Ok(blobs.map(|blobs| blobs.iter().map(|blob| blob.as_ref()?.v2()).collect()))
     }
 
     /// The fork of the head.
@@ -499,12 +497,8 @@ enum RefusedPayload {
 /// # Errors
 /// If a transaction cannot be decoded, or the block has another hash, or other blobs.
 pub fn block_of_payload(data: ExecutionData) -> std::result::Result<Block, PayloadError> {
-    let (hash, sidecar) = (data.block_hash(), data.sidecar.clone());
-    let block = data.try_into_block::<Transaction>()?;
-    let execution = block.header.hash_slow();
-    if execution != hash {
-        return Err(PayloadError::BlockHash { execution, consensus: hash });
-    }
+    let sidecar = data.sidecar.clone();
+    let block = hashed_block(data)?;
     if let Some(expected) = sidecar.versioned_hashes() {
         let transactions = block.body.transactions.iter();
         let hashes = transactions.flat_map(|tx| tx.blob_versioned_hashes().unwrap_or_default());
@@ -513,6 +507,17 @@ pub fn block_of_payload(data: ExecutionData) -> std::result::Result<Block, Paylo
         }
     }
     Ok(block)
+}
+
+/// Converts a payload to its block, and checks the block hash.
+fn hashed_block(data: ExecutionData) -> std::result::Result<Block, PayloadError> {
+    let consensus = data.block_hash();
+    let block = data.try_into_block::<Transaction>()?;
+    let execution = block.header.hash_slow();
+    match execution == consensus {
+        true => Ok(block),
+        false => Err(PayloadError::BlockHash { execution, consensus }),
+    }
 }
 
 fn check_withdrawals(
@@ -540,49 +545,6 @@ fn check_requests(requests: Vec<Bytes>) -> ApiResult<Requests> {
 
 const fn check_count(len: u64, max: u64) -> ApiResult<()> {
     if len > max { Err(EngineApiError::TooLarge { len, max }) } else { Ok(()) }
-}
-
-/// The blocks whose bodies a consensus client asks for.
-enum BodyRequest {
-    Hashes(Vec<B256>),
-    Range { start: u64, count: u64 },
-}
-
-impl BodyRequest {
-    fn check(&self) -> ApiResult<()> {
-        match self {
-            Self::Hashes(hashes) => check_count(hashes.len() as u64, MAX_BODIES),
-            Self::Range { start: 0, .. } | Self::Range { count: 0, .. } => {
-                Err(EngineApiError::InvalidParams("start and count begin with 1".into()))
-            }
-            Self::Range { count, .. } => check_count(*count, MAX_BODIES),
-        }
-    }
-}
-
-fn body(view: &LiveView, hash: &B256) -> ApiResult<Option<Block>> {
-    let block = match view.block(hash) {
-        // The specification requires null for pruned bodies.
-        Err(error) if error.is_pruned() => None,
-        block => block.map_err(EngineError::from)?,
-    };
-    Ok(block.map(|block| block.clone_block()))
-}
-
-fn body_v1(block: &Block) -> ExecutionPayloadBodyV1 {
-    ExecutionPayloadBodyV1 {
-        transactions: block.body.transactions.iter().map(|tx| tx.encoded_2718().into()).collect(),
-        withdrawals: block.body.withdrawals.clone().map(|list| list.into_inner()),
-    }
-}
-
-fn body_v2(
-    view: &LiveView,
-    hash: &B256,
-    ExecutionPayloadBodyV1 { transactions, withdrawals }: ExecutionPayloadBodyV1,
-) -> ApiResult<ExecutionPayloadBodyV2> {
-    let block_access_list = view.access_list(hash).map_err(EngineError::from)?;
-    Ok(ExecutionPayloadBodyV2 { transactions, withdrawals, block_access_list })
 }
 
 fn envelope_v3(payload: &BuiltPayload, block: &Block) -> ApiResult<ExecutionPayloadEnvelopeV3> {

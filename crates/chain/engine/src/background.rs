@@ -25,8 +25,12 @@ pub struct BackgroundThread {
 }
 
 impl BackgroundThread {
-    /// Starts the thread `name`, which does `work`: a few words for people.
-    pub(crate) fn start(
+    /// Starts the thread `name`, which does `work`: a few words for people. `run` goes on
+    /// after failures, and ends when its [`BackgroundControl`] says so.
+    ///
+    /// # Errors
+    /// [`EngineError::Thread`] if the thread cannot be started.
+    pub fn start(
         name: &str,
         work: &'static str,
         run: impl FnOnce(&BackgroundControl) + Send + 'static,
@@ -67,7 +71,8 @@ impl Drop for BackgroundThread {
 }
 
 /// What the work on a [`BackgroundThread`] asks and tells.
-pub(crate) struct BackgroundControl {
+#[derive(Debug)]
+pub struct BackgroundControl {
     /// Set when the thread is to end.
     pub(crate) stop: Arc<AtomicBool>,
     trouble: Arc<Mutex<Option<String>>>,
@@ -75,8 +80,13 @@ pub(crate) struct BackgroundControl {
 }
 
 impl BackgroundControl {
+    /// Whether the thread is to end.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     /// Records how the last step ended. Logs an error unless the step before ended with the same.
-    pub(crate) fn record(&self, failed: Option<String>, what: &'static str) {
+    pub fn record(&self, failed: Option<String>, what: &'static str) {
         let mut trouble = self.trouble.lock();
         if let Some(error) = failed.as_ref().filter(|_| *trouble != failed) {
             tracing::error!(error, "{what}");
@@ -85,7 +95,7 @@ impl BackgroundControl {
     }
 
     /// Pauses; returns whether the thread is to go on.
-    pub(crate) fn pause(&self, time: Duration) -> bool {
+    pub fn pause(&self, time: Duration) -> bool {
         self.wake.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
     }
 }

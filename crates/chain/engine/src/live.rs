@@ -4,7 +4,7 @@
 //! the head, the safe and the finalized block, and the blocks in memory. Readers take a
 //! [`LiveView`]: one `ChainSnapshot` and one database snapshot that fits below it.
 
-use crate::view::LiveView;
+use crate::{participants::ParticipantCache, view::LiveView};
 use alloy_primitives::{B256, map::HashMap};
 use arc_swap::ArcSwap;
 use retrie_chainspec::{ChainSpec, primitives::SealedHeader};
@@ -79,6 +79,7 @@ pub struct LiveChain(Arc<LiveChainInner>);
 struct LiveChainInner {
     chain: Arc<ChainStore>,
     codes: Arc<CodeCache>,
+    participants: ParticipantCache,
     current: ArcSwap<ChainSnapshot>,
     changes: broadcast::Sender<Arc<HeadChange>>,
 }
@@ -117,6 +118,7 @@ impl LiveChain {
         Ok(Self(Arc::new(LiveChainInner {
             chain,
             codes: Arc::new(CodeCache::default()),
+            participants: ParticipantCache::default(),
             current: ArcSwap::from_pointee(moment),
             changes: broadcast::channel(CHANGES_KEPT).0,
         })))
@@ -156,6 +158,11 @@ impl LiveChain {
     /// Cache of analysed codes, shared by all executions.
     pub fn codes(&self) -> &Arc<CodeCache> {
         &self.0.codes
+    }
+
+    /// Who takes part in the blocks that were traced last.
+    pub(crate) fn participants(&self) -> &ParticipantCache {
+        &self.0.participants
     }
 
     /// The head.

@@ -21,6 +21,7 @@ use retrie_pipeline::{
     BlockAttributes, BlockBuilder, BuildOverrides, BuildParent, ExecutedBlock, InvalidBlockError,
     PipelineError, StoreSetId,
 };
+use retrie_telemetry::spans::TraceContext;
 use sha2::{Digest, Sha256};
 use std::{
     collections::VecDeque,
@@ -28,6 +29,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tracing::Span;
 
 /// Configuration of the payload builder.
 #[derive(Clone, Debug)]
@@ -174,6 +176,7 @@ impl PayloadBuilder {
             pool: self.0.pool.clone(),
             config: self.0.config.clone(),
             job: job.clone(),
+            caller: TraceContext::of(&Span::current()),
         };
         std::thread::Builder::new()
             .name("payload-builder".into())
@@ -290,16 +293,21 @@ struct PayloadWorker {
     pool: TransactionPool,
     config: BuilderConfig,
     job: Arc<PayloadJob>,
+    /// The span of the call that started it, which ends before.
+    caller: TraceContext,
 }
 
 impl PayloadWorker {
     fn run(&self) {
-        let Self { live, pool, config, job } = self;
+        let Self { live, pool, config, job, caller } = self;
         // Ends the job even after a panic, so that no caller waits for it.
         let _end = JobEndGuard(job);
         let start = Instant::now();
         loop {
-            let built = build(live, pool, config, &job.parent, &job.attributes);
+            let span = tracing::debug_span!(parent: None, "build", number = (job.parent.number + 1) as i64);
+            caller.set_parent_of(&span);
+            let built = span.in_scope(|| build(live, pool, config, &job.parent, &job.attributes));
+            drop(span);
             let mut progress = job.progress.lock();
             match built {
                 Ok(payload) => {

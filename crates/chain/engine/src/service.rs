@@ -37,6 +37,7 @@ use retrie_state::BlockRef;
 use retrie_telemetry::Metrics;
 use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
 use tokio::sync::oneshot;
+use tracing::Span;
 
 /// Configuration of the engine.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +87,18 @@ enum EngineCommand {
     Stop,
 }
 
+/// A command, and the span that its work is a part of.
+struct SentCommand {
+    command: EngineCommand,
+    span: Span,
+}
+
+impl SentCommand {
+    fn new(command: EngineCommand) -> Self {
+        Self { command, span: Span::current() }
+    }
+}
+
 /// How deep the blocks of a batch lie below the head that they lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BatchDepth {
@@ -120,7 +133,7 @@ pub struct ForkchoiceOutcome {
 /// Sends commands to the engine's thread. Cheap to clone.
 #[derive(Clone)]
 pub struct EngineHandle {
-    commands: Sender<EngineCommand>,
+    commands: Sender<SentCommand>,
     live: LiveChain,
     targets: HeadTargets,
     deep: DeepBlocks,
@@ -224,7 +237,7 @@ impl EngineHandle {
     /// Inserts a block that was built here into the block tree.
     pub fn built(&self, block: Arc<ExecutedBlock>) {
         // It fails only if the engine has ended, which then needs no block.
-        let _ = self.commands.send(EngineCommand::Built(block));
+        let _ = self.commands.send(SentCommand::new(EngineCommand::Built(block)));
     }
 
     /// Sets the patch of the head's state, which holds until the head changes: for dev chains.
@@ -288,7 +301,8 @@ impl EngineHandle {
         command: impl FnOnce(ReplySender<T>) -> EngineCommand,
     ) -> Result<T, EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).map_err(|_| EngineError::Stopped)?;
+        let command = SentCommand::new(command(reply));
+        self.commands.send(command).map_err(|_| EngineError::Stopped)?;
         answer.await.map_err(|_| EngineError::Stopped)?
     }
 }
@@ -376,7 +390,7 @@ impl Engine {
     fn end(&mut self) -> Result<(), EngineError> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         // It fails if the thread has ended by itself.
-        let _ = self.handle.commands.send(EngineCommand::Stop);
+        let _ = self.handle.commands.send(SentCommand::new(EngineCommand::Stop));
         thread.join().map_err(|_| EngineError::Panicked)?
     }
 }
@@ -406,7 +420,7 @@ struct EngineLoop<'a> {
 }
 
 impl EngineLoop<'_> {
-    fn run(mut self, inbox: &Receiver<EngineCommand>) -> Result<(), EngineError> {
+    fn run(mut self, inbox: &Receiver<SentCommand>) -> Result<(), EngineError> {
         self.delete_stale_note();
         loop {
             let command = if self.tree.is_committing() {
@@ -421,11 +435,16 @@ impl EngineLoop<'_> {
                     Err(_) => break,
                 }
             };
+            let (command, span) = command.map(|sent| (sent.command, sent.span)).unzip();
+            let entered = span.as_ref().map(Span::enter);
             match command {
                 Some(EngineCommand::Stop) => break,
                 Some(command) => self.serve(command),
                 None => {}
             }
+            // The caller has its answer.
+            drop(entered);
+            drop(span);
             self.persist()?;
         }
         self.tree.flush()?;

@@ -282,7 +282,7 @@ impl LiveView {
     }
 
     /// The state of this view's head, even if the durable tip has moved on.
-    fn at_head(&self) -> StateId<'_> {
+    pub(crate) fn at_head(&self) -> StateId<'_> {
         match self.head_in_memory() {
             Some(head) => StateId::Proposal(&head.states.own),
             None => StateId::Block(self.head().hash()),

@@ -18,6 +18,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
+use tokio::sync::broadcast;
 
 /// Blocks that a follower may be behind and still count as in sync, since it polls for the head and
 /// needs some time for each new block.
@@ -103,6 +104,10 @@ pub trait NodeNetwork: Send + Sync {
     /// Connected peers, in no particular order.
     fn peers(&self) -> Vec<PeerStatus>;
 
+    /// Peers that connect and disconnect from now on. A receiver that reads too slowly misses the
+    /// oldest changes, and is told so.
+    fn changes(&self) -> broadcast::Receiver<Arc<PeerChange>>;
+
     /// Adds a static peer by URL, which is dialled until it is connected. With `trusted`, peer
     /// limits do not apply to it.
     ///
@@ -161,6 +166,19 @@ pub struct PeerStatus {
     pub blocks: [u64; 2],
     /// Hash of the highest block.
     pub head: B256,
+}
+
+/// A change of the connected peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerChange {
+    /// Public key of the peer.
+    pub id: B512,
+    /// Remote address of the connection.
+    pub remote: SocketAddr,
+    /// Local address of the connection.
+    pub local: SocketAddr,
+    /// Why the connection ended, in words; `None` if it began.
+    pub dropped: Option<String>,
 }
 
 /// Status of a node beyond its chain. The defaults are for a node that is in sync, works, and has

@@ -16,7 +16,7 @@ use retrie_state::{AccountKey, BlockRef};
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 /// Number of blocks at the head. The view makes index tables that end there when a caller asks for
-/// them, because the log indexer may not have stored them yet.
+/// them, because the indexer may not have stored them yet.
 const MADE_TABLES: u64 = 64;
 
 /// A snapshot of the chain: its blocks in memory and the durable chain below them.
@@ -130,10 +130,7 @@ impl LiveView {
         range: RangeInclusive<u64>,
     ) -> Result<impl Iterator<Item = Result<u64, PipelineError>> + 'a, PipelineError> {
         // The database may have other blocks of the same numbers as those in memory.
-        let durable = match self.snapshot.canonical.first() {
-            Some(first) => first.block().number.saturating_sub(1),
-            None => self.snapshot.head.number,
-        };
+        let durable = self.last_below_memory();
         let candidates = self.read.log_candidates(query, range, durable)?;
         Ok(candidates.map(|number| number.map_err(PipelineError::from)))
     }
@@ -184,6 +181,14 @@ impl LiveView {
             return Ok(add_to_table(table, block.header(), &block.body().transactions, receipts));
         }
         Ok(self.read.add_to_table(table, hash)?)
+    }
+
+    /// The highest canonical block that the database alone has.
+    pub(crate) fn last_below_memory(&self) -> u64 {
+        match self.snapshot.canonical.first() {
+            Some(first) => first.block().number.saturating_sub(1),
+            None => self.snapshot.head.number,
+        }
     }
 
     /// Whether the database alone has the canonical block of this number.

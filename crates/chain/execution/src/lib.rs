@@ -61,6 +61,7 @@ mod index_tables;
 mod layered;
 mod outcome;
 mod parallel;
+mod participants;
 mod prefetch;
 mod prefetch_keys;
 mod receipts;
@@ -84,6 +85,7 @@ pub use executor::{
 pub use layered::{BatchState, LayeredState};
 pub use outcome::{ExecutionOutcome, ExecutionTiming};
 pub use parallel::execute_block_in_parallel;
+pub use participants::ParticipantInspector;
 pub use prefetch::PrefetchedState;
 pub use prefetch_keys::{keys_of_body, keys_of_list};
 pub use record::{AccessRecorder, RecordedAccesses};

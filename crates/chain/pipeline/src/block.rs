@@ -7,7 +7,9 @@ use retrie_chainspec::primitives::{Block, Receipt, RecoveredBlock};
 use retrie_consensus::ChainHead;
 use retrie_db::KeyPreimage;
 use retrie_execution::{BlockAccessList, ExecutionOutcome};
+use retrie_telemetry::spans::TraceContext;
 use std::sync::Arc;
+use tracing::Span;
 
 /// A block with its receipts; cheap to clone.
 #[derive(Clone, Debug)]
@@ -48,6 +50,8 @@ pub struct ExecutedBlock {
     pub patch: Option<Arc<StatePatch>>,
     /// Preimages of the keys that it writes; none if the datadir does not keep them.
     pub(crate) preimages: DeltaPreimages,
+    /// The span of its verification. Its commit becomes a part of that.
+    pub(crate) trace: TraceContext,
 }
 
 impl ExecutedBlock {
@@ -69,6 +73,7 @@ impl ExecutedBlock {
             states,
             patch: None,
             preimages: DeltaPreimages::default(),
+            trace: TraceContext::of(&Span::current()),
         }
     }
 

@@ -626,8 +626,11 @@ impl StoreSetTxn<'_> {
     /// Makes sealed proposals durable. Each is the child of the one before.
     pub(crate) fn commit(&mut self, proposals: &[ProposalSet]) -> Result<(), StateError> {
         let own: Vec<Proposal> = proposals.iter().map(|of| of.own.clone()).collect();
+        let journal = journal_span(&self.states.own).entered();
         self.after.push(self.states.own.commit(&own, &mut self.txn)?);
+        drop(journal);
         if let Some(RefereeStore { store, names, .. }) = &self.states.referee {
+            let _entered = journal_span(store).entered();
             let of: Vec<Proposal> = proposals.iter().filter_map(|of| of.referee.clone()).collect();
             self.after.push(store.commit(&of, &mut names.txn(&mut self.txn))?);
         }
@@ -689,12 +692,20 @@ impl StoreSetTxn<'_> {
     /// Commits, and then updates the memory of the stores.
     pub(crate) fn finish(self) -> Result<(), PipelineError> {
         let Self { _turn, after, txn, .. } = self;
-        txn.commit()?;
+        let sync = tracing::debug_span!("sync");
+        sync.in_scope(|| txn.commit())?;
+        // Closes it: what follows changes memory.
+        drop(sync);
         for after in after {
             after.run()?;
         }
         Ok(())
     }
+}
+
+/// The span of what a commit writes for one store: its journal and its undo rows.
+fn journal_span(store: &StateStore) -> tracing::Span {
+    tracing::debug_span!("journal", store = store.identity().name)
 }
 
 /// The folder for the files of the own state, or of the referee's.

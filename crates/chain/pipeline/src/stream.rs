@@ -98,7 +98,11 @@ impl PreparedBlock {
 /// # Errors
 /// Verdicts about the block.
 pub fn prepare(spec: &Arc<ChainSpec>, block: Block) -> Result<PreparedBlock, InvalidBlockError> {
-    prepare_with(spec, block, None)
+    let start = Instant::now();
+    let count = block.body.transactions.len();
+    let recovered = tracing::debug_span!("senders", transactions = count as i64)
+        .in_scope(|| recover_senders(spec, block))?;
+    tracing::debug_span!("checks").in_scope(|| check_recovered(spec, recovered, start))
 }
 
 /// As [`prepare`] for a block whose senders may be known.
@@ -112,6 +116,15 @@ fn prepare_with(
         Some(senders) => RecoveredBlock::new_unhashed(block, senders),
         None => recover_senders(spec, block)?,
     };
+    check_recovered(spec, recovered, start)
+}
+
+/// The rest of a preparation that began at `start`.
+fn check_recovered(
+    spec: &Arc<ChainSpec>,
+    recovered: RecoveredBlock,
+    start: Instant,
+) -> Result<PreparedBlock, InvalidBlockError> {
     check_alone(spec, recovered.sealed_block())?;
     let block = Arc::new(recovered);
     Ok(PreparedBlock { block, access_list: None, prepare: start.elapsed() })

@@ -1,9 +1,12 @@
 //! Strict decoding, and checks of a block against the commitments in its own header.
 
-use alloy_consensus::proofs::{calculate_transaction_root, calculate_withdrawals_root};
-use alloy_primitives::B256;
+use alloy_consensus::{
+    ReceiptEnvelope,
+    proofs::{calculate_receipt_root, calculate_transaction_root, calculate_withdrawals_root},
+};
+use alloy_primitives::{B256, U256};
 use alloy_rlp::{Decodable, Encodable};
-use retrie_chainspec::primitives::Block;
+use retrie_chainspec::primitives::{Block, Header};
 
 use crate::error::SourceErrorKind;
 
@@ -84,4 +87,57 @@ pub(crate) fn ommers(block: &Block) -> Result<(), SourceErrorKind> {
         block.header.ommers_hash,
         block.body.calculate_ommers_root(),
     )
+}
+
+/// Checks transactions, withdrawals, ommers and, if they are given, receipts against the header.
+pub(crate) fn whole_body(
+    block: &Block,
+    receipts: Option<&[ReceiptEnvelope]>,
+) -> Result<(), SourceErrorKind> {
+    transactions_and_withdrawals(block)?;
+    ommers(block)?;
+    receipts.map_or(Ok(()), |list| receipts_root(&block.header, list))
+}
+
+/// Checks `receiptsRoot` of the header.
+pub(crate) fn receipts_root(
+    header: &Header,
+    receipts: &[ReceiptEnvelope],
+) -> Result<(), SourceErrorKind> {
+    let root = calculate_receipt_root(receipts);
+    same_hash("receiptsRoot of the receipts", header.receipts_root, root)
+}
+
+/// The total difficulty in an entry: 32 bytes, little-endian.
+pub(crate) fn total_difficulty_entry(
+    parent: Option<U256>,
+    header: &Header,
+    data: &[u8],
+) -> Result<U256, SourceErrorKind> {
+    let bytes: [u8; 32] = data.try_into().map_err(|_| {
+        SourceErrorKind::Format("a total difficulty entry must have 32 bytes: damaged")
+    })?;
+    let got = U256::from_le_bytes(bytes);
+    next_total_difficulty(parent, header, got)?;
+    Ok(got)
+}
+
+/// Compares the total difficulty of a block with that of its parent. If the parent is in another
+/// file, every sum of at least the block's own difficulty passes.
+pub(crate) fn next_total_difficulty(
+    parent: Option<U256>,
+    header: &Header,
+    got: U256,
+) -> Result<(), SourceErrorKind> {
+    let parent = match parent {
+        Some(parent) => parent,
+        None if header.number == 0 => U256::ZERO,
+        None => got.saturating_sub(header.difficulty),
+    };
+    match parent.checked_add(header.difficulty) {
+        Some(expected) if expected == got => Ok(()),
+        expected => {
+            Err(SourceErrorKind::TotalDifficulty { expected: expected.unwrap_or(U256::MAX), got })
+        }
+    }
 }

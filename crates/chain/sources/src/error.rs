@@ -46,13 +46,15 @@ pub enum SourcePlace {
         /// Position of the item in the file, from 0.
         index: u64,
     },
-    /// An entry of an era1 file.
+    /// An entry of an era1 or ere file.
     Entry {
         /// First byte of the entry, counted in the file.
         offset: u64,
         /// Number of the block the entry belongs to, if it belongs to one.
         block: Option<u64>,
     },
+    /// A block that is being written.
+    Block(u64),
     /// A member of a bundle, as a path such as `codes[3]`.
     Member(String),
     /// A line, from 1.
@@ -77,6 +79,7 @@ impl fmt::Display for SourcePlace {
                 write!(f, ", entry at byte {offset} (block {block})")
             }
             Self::Entry { offset, block: None } => write!(f, ", entry at byte {offset}"),
+            Self::Block(block) => write!(f, ", block {block}"),
             Self::Member(path) => write!(f, ", member `{path}`"),
             Self::Line(line) => write!(f, ", line {line}"),
             Self::Account { index, offset } => write!(f, ", account {index} at byte {offset}"),
@@ -108,7 +111,7 @@ pub enum SourceErrorKind {
     /// The gzip container is damaged: bad header, bad deflate data or a checksum mismatch.
     #[error("damaged gzip stream ({0}): fetch or export the file again")]
     Gzip(io::Error),
-    /// The snappy frame of an era1 entry is damaged.
+    /// The snappy frame of an era1 or ere entry is damaged.
     #[error("damaged snappy frame ({0}): fetch the file again")]
     Snappy(io::Error),
     /// A structure claims more bytes than this crate is willing to hold in memory.
@@ -168,8 +171,10 @@ pub enum SourceErrorKind {
         /// The value in the file.
         got: U256,
     },
-    /// An era1 entry has another type than the format requires.
-    #[error("entry has type {got:#06x}, expected {expected:#06x} ({what}): not era1, or damaged")]
+    /// An era1 or ere entry has another type than the format requires.
+    #[error(
+        "entry has type {got:#06x}, expected {expected:#06x} ({what}): of another format, or damaged"
+    )]
     EntryType {
         /// Name of the expected entry.
         what: &'static str,
@@ -233,7 +238,8 @@ pub enum SourceErrorKind {
     NotABundle,
     /// A file of unknown kind.
     #[error(
-        "unknown kind of file: expected block RLP (.rlp, .rlp.gz), .era1, or a bundle (.json, .json.gz)"
+        "unknown kind of file: expected block RLP (.rlp, .rlp.gz), .era1, .ere, or a bundle (.json, \
+         .json.gz)"
     )]
     UnknownKind,
     /// A file or folder of another kind than requested.

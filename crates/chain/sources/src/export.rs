@@ -6,9 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use alloy_primitives::B256;
 use alloy_rlp::Encodable;
 use flate2::{Compression, write::GzEncoder};
 use retrie_chainspec::primitives::Block;
+use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::error::SourceError;
@@ -172,4 +174,17 @@ fn folder_of(target: &Path) -> &Path {
 /// A rename is durable only after the folder was synced.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+/// SHA-256 of a file.
+pub(crate) fn sha256_of(path: &Path) -> io::Result<B256> {
+    let mut hasher = Sha256::new();
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match io::Read::read(&mut file, &mut buffer)? {
+            0 => return Ok(B256::from_slice(&hasher.finalize())),
+            read => hasher.update(&buffer[..read]),
+        }
+    }
 }

@@ -7,12 +7,14 @@
 //!
 //! ```text
 //!  chain.rlp, chain.rlp.gz ── rlp::RlpReader ────┐
-//!  mainnet-00000-….era1 ───── era1::Era1Reader ──┼──> BlockSource ──> SourceBlock, in file order
+//!  mainnet-00000-….era1 ───── era1::Era1Reader ──┤
+//!  mainnet-02700-….ere ────── ere::EreReader ────┼──> BlockSource ──> SourceBlock, in file order
 //!  folder of these ───────────────────────────────┘
 //!  123.json.gz, folder ────── bundle::list_bundles ──> BundleFile::load ──> Bundle
 //!  s3://…, gs://…, https://… ─ objects::StoreRegistry ──> SourceLocation, for all of the above
 //!  Block ──────────────────── export::BlockWriter ──> chain.rlp, chain.rlp.gz
-//!  mirror of era1 files ───── download::Era1Mirror ──> mainnet-00000-….era1
+//!  Block, receipts ────────── ere::EreWriter ──> mainnet-02700-….ere
+//!  mirror of era1 or ere ──── download::EraMirror ──> mainnet-00000-….era1, ….ere
 //!  a node's JSON-RPC ──────── rpc::RpcClient ──> Block (a fetch::BlockFetcher), accounts, slots
 //!  witness.json(.gz) ──────── witness::WitnessAnswer, witness::read_block
 //!  state.jsonl(.gz) ───────── state_dump::StateDump ──> DumpedAccount, in file order
@@ -22,9 +24,10 @@
 //!
 //! * **Item**: one RLP list of a concatenated block stream, that is, one block. Its *offset* counts
 //!   bytes of the *decompressed* stream.
-//! * **Entry**: one type-length-value record of an era1 file (the e2store format). Its *offset*
+//! * **Entry**: one type-length-value record of an era1 or ere file (the e2store format). Its *offset*
 //!   counts bytes of the file.
-//! * **Accumulator**: the SSZ root over the block hashes and total difficulties of an era1 file.
+//! * **Accumulator**: the SSZ root over the hashes and total difficulties of the blocks from before the
+//!   merge in an era1 or ere file.
 //! * **Bundle**: one real block together with the state that it touches, as JSON. A *witness*
 //!   bundle holds trie nodes and can be checked down to the state root; a *prestate* bundle holds
 //!   plain accounts and slots.
@@ -45,10 +48,13 @@
 pub mod bundle;
 pub mod download;
 pub mod era1;
+pub mod ere;
 pub mod rpc;
 pub mod witness;
 
 mod check;
+mod e2store;
+mod era_name;
 mod error;
 mod export;
 mod fetch;
@@ -68,8 +74,10 @@ pub use bundle::{
     Bundle, BundleFile, BundleFolder, BundleKind, PreAccount, PreState, PrestateBundle,
     WitnessBundle, list_bundles,
 };
-pub use download::{DownloadError, DownloadProgress, DownloadedFile, Era1Mirror};
+pub use download::{DownloadError, DownloadProgress, DownloadedFile, EraMirror, EraSummary};
+pub use era_name::{EraFileName, EraFormat, EreProfile};
 pub use era1::{Era1Reader, Era1Summary, EraBlock, verify_era1};
+pub use ere::{EreReader, EreSummary, EreWriter, ExportedFile, SlimReceipt, verify_ere};
 pub use error::{SourceError, SourceErrorKind, SourcePlace};
 pub use export::{AtomicFile, BlockWriter, ExportSummary};
 pub use fetch::{BlockFetcher, BlockTag, FetchError};

@@ -25,8 +25,8 @@ pub struct SourceBlock {
 pub struct BlockOrigin {
     /// The file.
     pub file: Arc<Path>,
-    /// RLP: first byte of the block in the decompressed stream. era1: first byte of its header
-    /// entry in the file.
+    /// RLP: first byte of the block in the decompressed stream. era1 and ere: first byte of its
+    /// header entry in the file.
     pub offset: u64,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn folder_entries(folder: &Path) -> Result<Vec<PathBuf>, SourceError>
 /// Whether a file has the extension of a block file or a bundle.
 pub(crate) fn has_known_extension(path: &Path) -> bool {
     let name = file_name(path);
-    [".rlp", ".rlp.gz", ".era1", ".json", ".json.gz"].iter().any(|end| name.ends_with(end))
+    [".rlp", ".rlp.gz", ".era1", ".ere", ".json", ".json.gz"].iter().any(|end| name.ends_with(end))
 }
 
 /// The last component of a path, in lower case, for recognising extensions.

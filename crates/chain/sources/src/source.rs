@@ -5,6 +5,7 @@ use std::{collections::VecDeque, fs::File, io::Read, iter::FusedIterator, path::
 use crate::{
     bundle::{is_bundle_name, number_in_name},
     era1::Era1Reader,
+    ere::EreReader,
     error::{SourceError, SourceErrorKind, SourcePlace},
     input::SourceInput,
     objects::SourceLocation,
@@ -19,7 +20,9 @@ pub enum SourceKind {
     Rlp,
     /// An era1 archive.
     Era1,
-    /// A folder of the two above.
+    /// An ere archive.
+    Ere,
+    /// A folder of those above.
     BlockFolder,
     /// A bundle, plain or gzipped JSON.
     Bundle,
@@ -30,13 +33,14 @@ pub enum SourceKind {
 impl SourceKind {
     /// Whether [`open`] reads it; otherwise [`list_bundles`](crate::list_bundles) does.
     pub const fn has_blocks(self) -> bool {
-        matches!(self, Self::Rlp | Self::Era1 | Self::BlockFolder)
+        matches!(self, Self::Rlp | Self::Era1 | Self::Ere | Self::BlockFolder)
     }
 
     const fn describe(self) -> &'static str {
         match self {
             Self::Rlp => "block RLP",
             Self::Era1 => "an era1 archive",
+            Self::Ere => "an ere archive",
             Self::BlockFolder => "a folder of block files",
             Self::Bundle => "a bundle",
             Self::BundleFolder => "a folder of bundles",
@@ -46,10 +50,10 @@ impl SourceKind {
 
 /// Detects what a path holds.
 ///
-/// A file is known by its extension (`.rlp`, `.rlp.gz`, `.era1`, `.json`, `.json.gz`). For any
+/// A file is known by its extension (`.rlp`, `.rlp.gz`, `.era1`, `.ere`, `.json`, `.json.gz`). For any
 /// other name the first bytes decide, after decompression. The first bytes always decide whether a
-/// file is compressed. A folder is a block folder if it holds at least one `.rlp`, `.rlp.gz` or
-/// `.era1` file (other JSON, such as a genesis, is skipped, but files named like bundles make it
+/// file is compressed. A folder is a block folder if it holds at least one `.rlp`, `.rlp.gz`, `.era1`
+/// or `.ere` file (other JSON, such as a genesis, is skipped, but files named like bundles make it
 /// ambiguous), otherwise a bundle folder if it holds `.json` or `.json.gz` files. A pipe is not
 /// read: it is assumed to hold block RLP.
 ///
@@ -78,6 +82,7 @@ pub fn detect(source: impl Into<SourceLocation>) -> Result<SourceKind, SourceErr
     match BlockFileKind::of_name(location.key()) {
         Some(BlockFileKind::Rlp) => return Ok(SourceKind::Rlp),
         Some(BlockFileKind::Era1) => return Ok(SourceKind::Era1),
+        Some(BlockFileKind::Ere) => return Ok(SourceKind::Ere),
         None if is_bundle_name(location.key()) => return Ok(SourceKind::Bundle),
         None => {}
     }
@@ -85,8 +90,8 @@ pub fn detect(source: impl Into<SourceLocation>) -> Result<SourceKind, SourceErr
 }
 
 fn detect_content(location: &SourceLocation) -> Result<SourceKind, SourceError> {
-    /// The version entry at the start of every era1 file.
-    const ERA1_MAGIC: [u8; 8] = [0x65, 0x32, 0, 0, 0, 0, 0, 0];
+    /// The version entry at the start of every era1 and ere file.
+    const ERA_MAGIC: [u8; 8] = [0x65, 0x32, 0, 0, 0, 0, 0, 0];
 
     let path = location.name();
     let mut magic = Vec::new();
@@ -100,8 +105,10 @@ fn detect_content(location: &SourceLocation) -> Result<SourceKind, SourceError> 
         }
     };
     read.map_err(|e| SourceError::io(path, "read the file", e))?;
-    if magic == ERA1_MAGIC {
-        return Ok(SourceKind::Era1);
+    if magic == ERA_MAGIC {
+        // They differ in their indices.
+        let is_ere = EreReader::open_index(location).is_ok();
+        return Ok(if is_ere { SourceKind::Ere } else { SourceKind::Era1 });
     }
     let fail = |kind| SourceError::new(path, SourcePlace::File, kind);
     match SourceInput::open(location)?.peek("the file").map_err(fail)? {
@@ -128,6 +135,8 @@ pub enum BlockFileKind {
     Rlp,
     /// An era1 archive.
     Era1,
+    /// An ere archive.
+    Ere,
 }
 
 impl BlockFileKind {
@@ -137,6 +146,8 @@ impl BlockFileKind {
             Some(Self::Rlp)
         } else if name.ends_with(".era1") {
             Some(Self::Era1)
+        } else if name.ends_with(".ere") {
+            Some(Self::Ere)
         } else {
             None
         }
@@ -152,7 +163,7 @@ pub struct BlockFile {
     pub kind: BlockFileKind,
     /// Number of its first block.
     pub first_block: u64,
-    /// Number of its blocks, if the format tells it without reading them all (era1).
+    /// Number of its blocks, if the format tells it without reading them all (era1, ere).
     pub block_count: Option<u64>,
     /// Its size in bytes, as it is stored.
     pub bytes: u64,
@@ -163,6 +174,10 @@ impl BlockFile {
         let (first_block, block_count) = match kind {
             BlockFileKind::Era1 => {
                 let reader = Era1Reader::open_index(path)?;
+                (reader.first_block(), Some(reader.block_count()))
+            }
+            BlockFileKind::Ere => {
+                let reader = EreReader::open_index(path)?;
                 (reader.first_block(), Some(reader.block_count()))
             }
             BlockFileKind::Rlp => match RlpReader::open(path)?.next().transpose()? {
@@ -179,10 +194,10 @@ impl BlockFile {
 
 /// Streams the blocks of one or more files in order, with one block in memory.
 ///
-/// It is `Send`: run it on its own thread to read ahead. An era1 file is verified as a whole (see
-/// [`verify_era1`](crate::verify_era1)) before its first block is yielded, unless this is switched
-/// off. After an error it yields nothing more. Gaps and overlaps between files are not checked
-/// here: the importer checks that the blocks link.
+/// It is `Send`: run it on its own thread to read ahead. An era1 or ere file is verified as a whole
+/// (see [`verify_era1`](crate::verify_era1), [`verify_ere`](crate::ere::verify_ere)) before its first
+/// block is yielded, unless this is switched off. After an error it yields nothing more. Gaps and
+/// overlaps between files are not checked here: the importer checks that the blocks link.
 #[derive(Debug)]
 pub struct BlockSource {
     files: Vec<BlockFile>,
@@ -192,13 +207,14 @@ pub struct BlockSource {
     current: Option<BlockReader>,
     /// The first block, if [`current`](Self::current) has already yielded it.
     ahead: Option<Box<SourceBlock>>,
-    verify_era1: bool,
+    verify_archives: bool,
 }
 
 #[derive(Debug)]
 enum BlockReader {
     Rlp(Box<RlpReader>),
     Era1(Box<Era1Reader>),
+    Ere(Box<EreReader>),
 }
 
 impl BlockSource {
@@ -220,6 +236,7 @@ impl BlockSource {
         let mut files = match detect(&location)? {
             SourceKind::Rlp => vec![probe(&location, BlockFileKind::Rlp)?],
             SourceKind::Era1 => vec![probe(&location, BlockFileKind::Era1)?],
+            SourceKind::Ere => vec![probe(&location, BlockFileKind::Ere)?],
             SourceKind::BlockFolder => location
                 .entries()?
                 .iter()
@@ -237,7 +254,7 @@ impl BlockSource {
         };
         files.sort_by(|a, b| (a.first_block, &a.path).cmp(&(b.first_block, &b.path)));
         let waiting = (0..files.len()).collect();
-        Ok(Self { files, waiting, index: 0, current: None, ahead: None, verify_era1: true })
+        Ok(Self { files, waiting, index: 0, current: None, ahead: None, verify_archives: true })
     }
 
     /// The blocks of a pipe. It is opened once: a second reader would continue in the middle, or
@@ -260,16 +277,16 @@ impl BlockSource {
             index: 0,
             current: Some(BlockReader::Rlp(Box::new(reader))),
             ahead: first.map(Box::new),
-            verify_era1: true,
+            verify_archives: true,
         })
     }
 
-    /// Streams era1 files without verifying them first, which saves one pass. Faults are then
+    /// Streams era1 and ere files without verifying them first, which saves one pass. Faults are then
     /// reported when the stream reaches them; a wrong accumulator only after the last block of the
     /// file.
     #[must_use]
-    pub const fn without_era1_verification(mut self) -> Self {
-        self.verify_era1 = false;
+    pub const fn without_archive_verification(mut self) -> Self {
+        self.verify_archives = false;
         self
     }
 
@@ -283,11 +300,18 @@ impl BlockSource {
         match kind {
             BlockFileKind::Rlp => RlpReader::open(path).map(|r| BlockReader::Rlp(Box::new(r))),
             BlockFileKind::Era1 => {
-                let reader = match self.verify_era1 {
+                let reader = match self.verify_archives {
                     true => Era1Reader::open_verified(path)?,
                     false => Era1Reader::open(path)?,
                 };
                 Ok(BlockReader::Era1(Box::new(reader.without_receipts())))
+            }
+            BlockFileKind::Ere => {
+                let reader = match self.verify_archives {
+                    true => EreReader::open_verified(path)?,
+                    false => EreReader::open(path)?,
+                };
+                Ok(BlockReader::Ere(Box::new(reader.without_receipts())))
             }
         }
     }
@@ -304,6 +328,7 @@ impl Iterator for BlockSource {
             let item = match &mut self.current {
                 Some(BlockReader::Rlp(reader)) => reader.next(),
                 Some(BlockReader::Era1(reader)) => reader.next().map(|block| block.map(Into::into)),
+                Some(BlockReader::Ere(reader)) => reader.next().map(|block| block.map(Into::into)),
                 None => None,
             };
             let item = item.or_else(|| {

@@ -4,7 +4,10 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-/** Opens a page; `evaluate` runs an expression in it and gives its value, a promise's too. */
+/**
+ * Opens a page; `evaluate` runs an expression in it and gives its value, a promise's too; `send` sends it a command
+ * of the protocol.
+ */
 export async function openPage(program, url) {
   const profile = mkdtempSync(join(tmpdir(), 'light-client-'));
   const flags = ['--headless', '--no-sandbox', '--disable-gpu', '--remote-debugging-pipe', `--user-data-dir=${profile}`];
@@ -30,7 +33,7 @@ export async function openPage(program, url) {
     while (!(await evaluate(`document.readyState === 'complete' && location.href !== 'about:blank'`))) {
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
-    return { evaluate, close };
+    return { evaluate, send: (method, params = {}) => send(method, params, sessionId), close };
   } catch (error) {
     await close();
     throw error;

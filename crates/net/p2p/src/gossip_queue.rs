@@ -333,6 +333,7 @@ mod tests {
             types: vec![2; count],
             sizes: vec![100; count],
             hashes: vec![B256::repeat_byte(9); count],
+            ..Default::default()
         })
     }
 

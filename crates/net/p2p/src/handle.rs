@@ -116,13 +116,22 @@ pub enum PeerOffence {
     Breach(DisconnectReason),
 }
 
+/// A peer whose connection has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DisconnectedPeer {
+    /// What it was.
+    pub info: Arc<PeerInfo>,
+    /// Why the connection ended, in words.
+    pub cause: String,
+}
+
 /// A change in the set of peers.
 #[derive(Clone, Debug)]
 pub enum PeerEvent {
     /// A peer has connected.
     Connected(Arc<PeerInfo>),
     /// A peer has disconnected. Its open requests have failed.
-    Disconnected(PeerId),
+    Disconnected(Arc<DisconnectedPeer>),
     /// A peer serves another range of blocks than before.
     RangeUpdate(PeerId, BlockRange),
 }

@@ -18,7 +18,7 @@
 //! | [`discovery`] | finding nodes: versions 4 and 5, DNS lists, node records, the node key |
 //! | [`networks`] | boot nodes and DNS lists of the public networks |
 //! | [`rlpx`] | encrypted connections, and the base protocol |
-//! | [`mod@eth`] | messages of eth/69, eth/70 and eth/71: types, encoding, limits |
+//! | [`mod@eth`] | messages of eth/69 to eth/72: types, encoding, limits |
 //! | [`rchk`] | messages of rchk/1: chunks of a state |
 //! | [`snap`] | messages of snap/1: ranges of a state |
 //! | [`session`] | the connection with one peer, from the handshake to the end |

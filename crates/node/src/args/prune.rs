@@ -48,6 +48,12 @@ pub struct PruneArgs {
     /// Keep only the receipts of blocks within the retention window.
     #[arg(long = "prune.receipts.full")]
     no_receipts: bool,
+    /// Keep no receipts from before the merge.
+    #[arg(
+        long = "prune.receipts.pre-merge",
+        conflicts_with_all = ["receipts_distance", "receipts_before", "no_receipts"]
+    )]
+    no_receipts_before_merge: bool,
     /// Keep no bodies from before the merge: no transactions, ommers and receipts.
     #[arg(long = "prune.bodies.pre-merge", conflicts_with_all = ["bodies_distance", "bodies_before"])]
     no_bodies_before_merge: bool,
@@ -134,13 +140,19 @@ impl PruneArgs {
             match never {}
         }
         let merge = spec.merge_block();
-        if self.no_bodies_before_merge && merge.is_none() {
-            bail!(
-                "--prune.bodies.pre-merge: it is not known where chain {} was merged; name the \
-                 block: --prune.bodies.before",
-                spec.name()
-            );
+        for (is_set, kind) in
+            [(self.no_bodies_before_merge, "bodies"), (self.no_receipts_before_merge, "receipts")]
+        {
+            if is_set && merge.is_none() {
+                bail!(
+                    "--prune.{kind}.pre-merge: it is not known where chain {} was merged; name the \
+                     block: --prune.{kind}.before",
+                    spec.name()
+                );
+            }
         }
+        let receipts_from =
+            self.receipts_before.or_else(|| merge.filter(|_| self.no_receipts_before_merge));
         let merge = merge
             .filter(|_| self.no_bodies_before_merge || self.full && self.bodies_distance.is_none());
         let receipts = self.receipts_distance.or_else(|| self.full.then_some(FULL_NODE_DISTANCE));
@@ -151,7 +163,7 @@ impl PruneArgs {
                 self.bodies_before.or(merge),
                 retention.max(OMMERS_REACH),
             ),
-            receipts: kept_blocks(self.no_receipts, receipts, self.receipts_before, retention),
+            receipts: kept_blocks(self.no_receipts, receipts, receipts_from, retention),
             lookup: kept_blocks(
                 self.no_lookup,
                 self.lookup_distance,
@@ -236,6 +248,18 @@ mod tests {
             ("--prune.receipts.distance 3", FlatHistory::All, receipts(last(128))),
             ("--prune.receipts.full", FlatHistory::All, receipts(last(128))),
             ("--prune.receipts.before 99", FlatHistory::All, receipts(before(99))),
+            ("--prune.receipts.pre-merge", FlatHistory::All, receipts(before(MERGE))),
+            // The rolling window of EIP-4444: 82,125 epochs, about a year.
+            (
+                "--prune.bodies.distance 2628000 --prune.receipts.distance 2628000",
+                FlatHistory::All,
+                HistoryKept { bodies: last(2_628_000), receipts: last(2_628_000), ..all },
+            ),
+            (
+                "--full --prune.receipts.pre-merge",
+                FlatHistory::Last(10_064),
+                HistoryKept { receipts: before(MERGE), ..full },
+            ),
             ("--prune.bodies.pre-merge", FlatHistory::All, bodies(before(MERGE))),
             ("--prune.bodies.before 99", FlatHistory::All, bodies(before(99))),
             ("--prune.bodies.distance 1000", FlatHistory::All, bodies(last(1000))),
@@ -253,6 +277,7 @@ mod tests {
             "--prune.receipts.distance 7 --prune.receipts.before 7",
             "--prune.bodies.distance 7 --prune.bodies.before 7",
             "--prune.bodies.pre-merge --prune.bodies.before 7",
+            "--prune.receipts.pre-merge --prune.receipts.distance 7",
             "--prune.transaction-lookup.full --prune.transaction-lookup.before 7",
         ] {
             assert!(

@@ -1,15 +1,17 @@
 //! The node's chain, pool and states, as requests of peers read them.
 
 use super::txpool::may_be_announced;
-use alloy_consensus::Receipt as WireReceipt;
+use alloy_consensus::{Receipt as WireReceipt, Transaction as _};
+use alloy_eips::{eip4844::BlobCellsAndProofsV1, eip7594::Cell};
 use alloy_primitives::{B256, Bytes};
 use retrie_chainspec::{
-    EthereumHardforks,
+    CellMask, EthereumHardforks,
     primitives::{BlockBody, Header, Receipt},
 };
 use retrie_db::{ChainRead, DbError};
 use retrie_engine::{
-    LiveChain, LiveView, StateClient, StateServeError, StateServer, pool::TransactionPool,
+    LiveChain, LiveView, StateClient, StateServeError, StateServer,
+    pool::{BlobSidecar, TransactionPool},
 };
 use retrie_p2p::{
     eth::{BlockRange, BlockReceipt, PooledTransaction},
@@ -40,6 +42,23 @@ impl ChainReader for NodeChain {
 
     fn pooled(&self, hash: &B256) -> Option<PooledTransaction> {
         self.pool.get(hash).filter(|tx| may_be_announced(tx))?.to_pooled()
+    }
+
+    fn blob_cells(&self, hash: &B256, mask: CellMask) -> Option<Vec<Vec<Cell>>> {
+        let tx = self.pool.get(hash).filter(|tx| may_be_announced(tx))?;
+        let blobs = self.pool.blob_cells(tx.transaction.blob_versioned_hashes()?, mask);
+        let whole = |blob: Option<BlobCellsAndProofsV1>| -> Option<Vec<Cell>> {
+            blob?.blob_cells.into_iter().collect()
+        };
+        blobs.into_iter().map(whole).collect()
+    }
+
+    fn blobs_to_extend(&self, hash: &B256) -> usize {
+        let has_cells = |sidecar: &Arc<BlobSidecar>| sidecar.is_eip7594();
+        let tx = self.pool.get(hash).filter(|tx| may_be_announced(tx));
+        let tx = tx.filter(|tx| tx.sidecar.as_ref().is_some_and(has_cells));
+        let hashes = tx.as_ref().and_then(|tx| tx.transaction.blob_versioned_hashes());
+        hashes.map_or(0, |hashes| self.pool.blobs_to_extend(hashes))
     }
 }
 

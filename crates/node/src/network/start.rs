@@ -7,7 +7,7 @@ use eyre::{Context, eyre};
 use parking_lot::Mutex;
 use retrie_chainspec::ChainSpec;
 use retrie_engine::{
-    EngineHandle, LiveChain, NodeAddress, NodeNetwork, PeerStatus, StateServer,
+    EngineHandle, LiveChain, NodeAddress, NodeNetwork, PeerChange, PeerStatus, StateServer,
     pool::TransactionPool,
 };
 use retrie_p2p::{
@@ -16,8 +16,8 @@ use retrie_p2p::{
     },
     eth::{BlockRange, EthVersion},
     handle::{
-        EthRequestHandler, GossipReceiver, NetworkHandle, SnapRequestHandler, StateAudience,
-        StateRequestHandler,
+        EthRequestHandler, GossipReceiver, NetworkHandle, PeerEvent, PeerInfo, SnapRequestHandler,
+        StateAudience, StateRequestHandler,
     },
     networks,
     peers::{NetworkConfig, NetworkManager, StartedNetwork, start},
@@ -34,12 +34,17 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tokio::{runtime::Handle, sync::broadcast::error::RecvError};
+use tokio::{
+    runtime::Handle,
+    sync::broadcast::{self, error::RecvError},
+};
 
 /// Default listening port.
 const DEFAULT_PORT: u16 = 30303;
 /// Shortest interval between two announcements of a new head.
 const HEAD_PAUSE: Duration = Duration::from_millis(100);
+/// Changes of peers that an RPC client may lag behind.
+const MAX_CHANGES: usize = 1024;
 
 /// A node's peers. Cheap to clone; all clones share one network.
 #[derive(Clone)]
@@ -47,6 +52,8 @@ pub(crate) struct NodePeers(Arc<PeersInner>);
 
 struct PeersInner {
     manager: NetworkManager,
+    /// Peers that connect and disconnect, for RPC clients.
+    changes: broadcast::Sender<Arc<PeerChange>>,
     discovery: Mutex<Option<Discovery>>,
     discovery_port: u16,
 }
@@ -139,7 +146,10 @@ impl NodePeers {
             None
         };
         let discovery_port = discovery.as_ref().map_or(0, |discovery| discovery.local_enode().udp);
-        let parts = PeersInner { manager, discovery: Mutex::new(discovery), discovery_port };
+        let changes = broadcast::Sender::new(MAX_CHANGES);
+        manager.runtime().spawn(forward_changes(manager.peers().events(), changes.clone()));
+        let discovery = Mutex::new(discovery);
+        let parts = PeersInner { manager, changes, discovery, discovery_port };
         let peers = Self(Arc::new(parts));
         tracing::info!(
             listens = %peers.address().listens.map(|on| on.to_string()).unwrap_or_default(),
@@ -298,6 +308,29 @@ fn served_range(
     Ok((range, live.head().timestamp))
 }
 
+/// Tells RPC clients which peers connect and disconnect, until the network ends.
+async fn forward_changes(
+    mut events: broadcast::Receiver<PeerEvent>,
+    changes: broadcast::Sender<Arc<PeerChange>>,
+) {
+    loop {
+        let (peer, dropped) = match events.recv().await {
+            Ok(PeerEvent::Connected(peer)) => (peer, None),
+            Ok(PeerEvent::Disconnected(ended)) => (ended.info.clone(), Some(ended.cause.clone())),
+            Ok(PeerEvent::RangeUpdate(..)) => continue,
+            Err(RecvError::Lagged(lost)) => {
+                tracing::debug!("{lost} changes of peers were not told to RPC clients");
+                continue;
+            }
+            Err(RecvError::Closed) => return,
+        };
+        let PeerInfo { id, address, local_address, .. } = *peer;
+        let change = PeerChange { id, remote: address, local: local_address, dropped };
+        // There may be no client.
+        let _ = changes.send(Arc::new(change));
+    }
+}
+
 /// Announces new heads to peers and discovery until the node ends.
 async fn announce_heads(peers: NodePeers, live: LiveChain, chain: Arc<NodeChain>) {
     let mut changes = live.subscribe();
@@ -347,7 +380,7 @@ impl NodeNetwork for NodePeers {
     }
 
     fn peers(&self) -> Vec<PeerStatus> {
-        let status = |peer: Arc<retrie_p2p::handle::PeerInfo>| PeerStatus {
+        let status = |peer: Arc<PeerInfo>| PeerStatus {
             id: peer.id,
             name: peer.name.clone(),
             capabilities: peer.capabilities.clone(),
@@ -362,6 +395,10 @@ impl NodeNetwork for NodePeers {
             head: peer.range.latest_hash,
         };
         self.0.manager.peers().connected().into_iter().map(status).collect()
+    }
+
+    fn changes(&self) -> broadcast::Receiver<Arc<PeerChange>> {
+        self.0.changes.subscribe()
     }
 
     fn add(&self, url: &str, trusted: bool) -> Result<(), String> {

@@ -86,6 +86,10 @@ impl TxPool for NodePool {
         self.pool.get(hash).filter(|tx| may_be_announced(tx))?.to_pooled()
     }
 
+    fn size_without_blobs(&self, hash: &B256) -> Option<u64> {
+        Some(self.pool.get(hash)?.pooled_length_without_blobs()? as u64)
+    }
+
     fn newest(&self, most: usize) -> Vec<TxAnnouncement> {
         let mut all = self.pool.executable();
         all.retain(|tx| may_be_announced(tx));

@@ -16,6 +16,23 @@ pub(crate) struct BlockNumberParam(pub(crate) BlockNumberOrTag);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlockIdParam(pub(super) BlockId);
 
+/// A block, whose number may also be a JSON number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub(super) enum LenientBlockParam {
+    Number(u64),
+    Id(BlockIdParam),
+}
+
+impl LenientBlockParam {
+    pub(super) fn id(self) -> BlockId {
+        match self {
+            Self::Number(number) => number.into(),
+            Self::Id(BlockIdParam(id)) => id,
+        }
+    }
+}
+
 fn number_or_tag<E: de::Error>(text: &str) -> Result<BlockNumberOrTag, E> {
     Ok(match text {
         "latest" => BlockNumberOrTag::Latest,
@@ -141,6 +158,17 @@ mod tests {
             (json!({ "requireCanonical": true, "blockNumber": "0x5" }), BlockId::number(5)),
         ] {
             assert_eq!(name(value.clone()), Ok(id), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_lenient_parameter_may_be_a_json_number() {
+        for (text, id) in [("16", BlockId::number(16)), ("\"0x10\"", BlockId::number(16))] {
+            let block: LenientBlockParam = serde_json::from_str(text).unwrap();
+            assert_eq!(block.id(), id);
+        }
+        for text in ["-1", "1.5", "\"16\"", "[]", "true"] {
+            assert!(serde_json::from_str::<LenientBlockParam>(text).is_err(), "{text}");
         }
     }
 

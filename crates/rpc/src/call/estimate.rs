@@ -49,6 +49,30 @@ pub(crate) fn estimate(
     accounts: Option<StateOverride>,
     overrides: Option<&BlockOverrides>,
 ) -> RpcResult<u64> {
+    estimate_within(ERROR_RATIO, rpc, view, request, block, accounts, overrides)
+}
+
+/// The least gas with which `request` succeeds after the block.
+#[cfg(feature = "graphql")]
+pub(crate) fn least_gas(
+    rpc: &RpcContext,
+    view: &LiveView,
+    request: TransactionRequest,
+    block: BlockId,
+) -> RpcResult<u64> {
+    estimate_within(0.0, rpc, view, request, block, None, None)
+}
+
+/// The least gas with which `request` succeeds after the block, within `error_ratio`.
+fn estimate_within(
+    error_ratio: f64,
+    rpc: &RpcContext,
+    view: &LiveView,
+    request: TransactionRequest,
+    block: BlockId,
+    accounts: Option<StateOverride>,
+    overrides: Option<&BlockOverrides>,
+) -> RpcResult<u64> {
     let ground = CallEnvironment::after(rpc, view, block, overrides)?;
     let mut simulation = ground.simulation(rpc, overrides, accounts)?;
     let asked = request.gas.filter(|gas| *gas >= PLAIN_TRANSFER);
@@ -65,7 +89,7 @@ pub(crate) fn estimate(
         most = most.min(rpc.limits.gas_cap);
     }
     let time = rpc.limits.evm_timeout;
-    GasEstimator { simulation, tx, base_fee, time }.least(most)
+    GasEstimator { simulation, tx, base_fee, time, error_ratio }.least(most)
 }
 
 struct GasEstimator<'a> {
@@ -73,6 +97,8 @@ struct GasEstimator<'a> {
     tx: TxEnv,
     base_fee: u64,
     time: Duration,
+    /// By which ratio the estimate may exceed the least gas.
+    error_ratio: f64,
 }
 
 impl GasEstimator<'_> {
@@ -103,7 +129,7 @@ impl GasEstimator<'_> {
             self.bisect(likely, &mut enough, &mut too_little)?;
         }
         while too_little + 1 < enough {
-            if ((enough - too_little) as f64) / (enough as f64) < ERROR_RATIO {
+            if ((enough - too_little) as f64) / (enough as f64) < self.error_ratio {
                 break;
             }
             let middle = too_little + (enough - too_little) / 2;

@@ -27,6 +27,8 @@ mod unsigned;
 pub(crate) use environment::{CallEnvironment, call_bundles};
 pub(crate) use estimate::estimate;
 use overrides::{apply_block_overrides, apply_state_overrides, header_of_call};
+#[cfg(feature = "graphql")]
+pub(crate) use {estimate::least_gas, eth_call::call_result};
 
 use crate::{
     RpcContext,

@@ -8,6 +8,7 @@
 
 mod dump;
 mod duration;
+mod intermediate_roots;
 #[cfg(feature = "js-tracer")]
 mod javascript;
 mod migration;
@@ -16,11 +17,14 @@ mod raw;
 mod set_head;
 mod state_range;
 mod trace_call;
+mod trace_chain;
 mod trace_past;
 mod tracer;
 mod tracers;
 mod witness;
 
+#[cfg(feature = "graphql")]
+pub(crate) use raw::raw_receipts;
 pub(crate) use witness::headers;
 
 use crate::{RpcContext, RpcError, RpcResult, args::register_quick};
@@ -36,6 +40,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
     register_quick(&mut module, "debug_chainConfig", |rpc, _| chain_config(rpc));
     dump::register(&mut module);
+    intermediate_roots::register(&mut module);
     migration::register(&mut module);
     process::register(&mut module);
     raw::register(&mut module);
@@ -43,6 +48,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     state_range::register(&mut module);
     trace_past::register(&mut module);
     trace_call::register(&mut module);
+    trace_chain::register(&mut module);
     witness::register(&mut module);
     module.into()
 }

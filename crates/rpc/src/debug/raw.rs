@@ -6,7 +6,7 @@ use crate::{
     args::{register_heavy, register_quick},
     context::ResolveBlock,
     convert::{self, RpcBlock},
-    replay::{access_list, intermediate_roots},
+    replay::{access_list, execution_requests, intermediate_roots},
 };
 use alloy_consensus::{Eip658Value, Receipt as EnvelopeReceipt, ReceiptEnvelope, TxReceipt};
 use alloy_eips::{BlockId, eip2718::Encodable2718};
@@ -47,6 +47,10 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     register_heavy(module, "debug_getRawBlockAccessList", |rpc, view, args| {
         raw_access_list(rpc, &view, args.block()?)
     });
+    register_heavy(module, "debug_getRawExecutionRequests", |rpc, view, args| {
+        let block = existing_block(&view, args.block()?)?;
+        execution_requests(rpc, &view, &block)
+    });
 }
 
 /// A block that the engine rejected.
@@ -65,11 +69,15 @@ impl BadBlock {
 }
 
 /// The receipts of a block, each in EIP-2718 encoding, with its bloom.
-fn raw_receipts(rpc: &RpcContext, view: &LiveView, id: BlockId) -> RpcResult<Vec<Bytes>> {
+pub(crate) fn raw_receipts(
+    rpc: &RpcContext,
+    view: &LiveView,
+    id: BlockId,
+) -> RpcResult<Vec<Bytes>> {
     let block = existing_block(view, id)?;
     let hash = block.hash();
-    let pruned = || RpcError::Rejected(format!("the receipts of block {hash} are not kept"));
-    let receipts = view.receipts(&hash)?.ok_or_else(pruned)?;
+    let receipts = view.receipts(&hash)?;
+    let receipts = receipts.ok_or_else(|| RpcError::no_receipts(view, &hash))?;
     let roots = intermediate_roots(rpc, view, &block)?;
     let encoded = receipts.iter().enumerate().map(|(index, receipt)| {
         match roots.as_ref().and_then(|roots| roots.get(index)) {

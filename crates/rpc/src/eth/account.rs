@@ -23,7 +23,8 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         Ok(account(&state, &address)?.balance)
     });
     register_at_block(module, "eth_getTransactionCount", 1, |rpc, view, args| {
-        transaction_count(rpc, &view, args)
+        let (address, block) = (args.required()?, args.block_or_latest()?);
+        transaction_count(rpc, &view, &address, block).map(U64::from)
     });
     register_at_block(module, "eth_getCode", 1, |_, view, args| {
         let (address, state) = address_and_state(&view, args)?;
@@ -73,11 +74,12 @@ fn address_and_state(
 }
 
 /// The account at `address`; an empty one if it does not exist.
-pub(super) fn account(state: &PostState, address: &Address) -> RpcResult<Account> {
+pub(crate) fn account(state: &PostState, address: &Address) -> RpcResult<Account> {
     Ok(state.account(address)?.unwrap_or_default())
 }
 
-fn code(state: &PostState, account: &Account) -> RpcResult<Bytes> {
+/// The code of an account.
+pub(crate) fn code(state: &PostState, account: &Account) -> RpcResult<Bytes> {
     let hash = account.code_hash;
     if hash == KECCAK256_EMPTY {
         return Ok(Bytes::new());
@@ -86,20 +88,20 @@ fn code(state: &PostState, account: &Account) -> RpcResult<Bytes> {
     state.view().code(&hash)?.ok_or_else(lost)
 }
 
-fn transaction_count(
+/// The nonce of an account after a block; of the pending one with the pool's transactions.
+pub(crate) fn transaction_count(
     rpc: &RpcContext,
     view: &LiveView,
-    args: &mut MethodParams<'_>,
-) -> RpcResult<U64> {
-    let address = args.required()?;
-    let block = args.block_or_latest()?;
+    address: &Address,
+    block: BlockId,
+) -> RpcResult<u64> {
     if block == BlockId::Number(BlockNumberOrTag::Pending)
         && let Some(pool) = &rpc.pool
-        && let Some(nonce) = pool.nonce(&address)
+        && let Some(nonce) = pool.nonce(address)
     {
-        return Ok(U64::from(nonce));
+        return Ok(nonce);
     }
-    Ok(U64::from(account(&view.state_after(block)?, &address)?.nonce))
+    Ok(account(&view.state_after(block)?, address)?.nonce)
 }
 
 /// A slot in a request: hexadecimal, at most 32 bytes, leading zeros allowed.

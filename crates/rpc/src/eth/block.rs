@@ -23,9 +23,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     register_quick(module, "eth_chainId", |rpc, _| Ok(U64::from(rpc.live.spec().chain_id())));
     register_quick(module, "eth_blockNumber", |rpc, _| Ok(U64::from(rpc.live.head().number)));
     register_quick(module, "eth_syncing", |rpc, _| Ok(syncing_and_wait(rpc)));
-    register_quick(module, "eth_protocolVersion", |rpc, _| {
-        Ok(U64::from(network(rpc)?.protocol_version()))
-    });
+    register_quick(module, "eth_protocolVersion", |rpc, _| protocol_version(rpc).map(U64::from));
 
     register_read(module, "eth_getBlockByHash", |rpc, view, args| {
         block(rpc, &view, by_hash(args)?, args)
@@ -62,8 +60,13 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
 }
 
+/// The newest version of `eth` that the node speaks with its peers.
+pub(crate) fn protocol_version(rpc: &RpcContext) -> RpcResult<u64> {
+    Ok(network(rpc)?.protocol_version())
+}
+
 /// The sync status: `false`, or the node's progress.
-pub(super) fn syncing(rpc: &RpcContext) -> SyncStatus {
+pub(crate) fn syncing(rpc: &RpcContext) -> SyncStatus {
     match rpc.node.syncing() {
         None => SyncStatus::None,
         Some(progress) => SyncStatus::Info(Box::new(SyncInfo {

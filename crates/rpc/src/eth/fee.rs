@@ -39,10 +39,7 @@ const MAX_TIP: u128 = 500_000_000_000;
 const DEFAULT_TIP: u128 = 1_000_000;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    register_read(module, "eth_gasPrice", |rpc, view, _| {
-        let base_fee = view.head().base_fee_per_gas.unwrap_or_default();
-        Ok(U256::from(tip(rpc, &view)?) + U256::from(base_fee))
-    });
+    register_read(module, "eth_gasPrice", |rpc, view, _| gas_price(rpc, &view));
     register_read(module, "eth_maxPriorityFeePerGas", |rpc, view, _| {
         tip(rpc, &view).map(U128::from)
     });
@@ -58,8 +55,14 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     register_heavy(module, "eth_feeHistory", |_, view, args| fee_history(&view, args));
 }
 
+/// A suggested price of gas in wei: the suggested tip, and the base fee of the head.
+pub(crate) fn gas_price(rpc: &RpcContext, view: &LiveView) -> RpcResult<U256> {
+    let base_fee = view.head().base_fee_per_gas.unwrap_or_default();
+    Ok(U256::from(tip(rpc, view)?) + U256::from(base_fee))
+}
+
 /// Base fee of the child of `parent`; `None` before London.
-fn next_base_fee(spec: &ChainSpec, parent: &SealedHeader) -> RpcResult<Option<u64>> {
+pub(crate) fn next_base_fee(spec: &ChainSpec, parent: &SealedHeader) -> RpcResult<Option<u64>> {
     retrie_consensus::next_base_fee(spec, parent)
         .map_err(|error| RpcError::Internal(error.to_string()))
 }
@@ -75,7 +78,7 @@ fn next_blob_fee(spec: &ChainSpec, parent: &Header) -> Option<u128> {
 }
 
 /// A suggested tip in wei: a percentile of the lowest tips in recent blocks, as in geth.
-pub(super) fn tip(rpc: &RpcContext, view: &LiveView) -> RpcResult<u128> {
+pub(crate) fn tip(rpc: &RpcContext, view: &LiveView) -> RpcResult<u128> {
     let head = view.head().hash();
     let mut last = rpc.eth.tip.lock();
     if let Some((block, tip)) = *last
@@ -231,8 +234,8 @@ fn block_rewards(
     if block.body().transactions.is_empty() {
         return Ok(vec![0; percentiles.len()]);
     }
-    let pruned = || RpcError::Rejected(format!("the receipts of block {hash} are not kept"));
-    let receipts: Arc<Vec<_>> = view.receipts(&hash)?.ok_or_else(pruned)?;
+    let receipts: Option<Arc<Vec<_>>> = view.receipts(&hash)?;
+    let receipts = receipts.ok_or_else(|| RpcError::no_receipts(view, &hash))?;
     let base_fee = header.base_fee_per_gas.unwrap_or_default();
     let mut gas_before = 0;
     let mut tips: Vec<(u128, u64)> = block

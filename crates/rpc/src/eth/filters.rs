@@ -18,7 +18,7 @@ use alloy_primitives::B256;
 use alloy_rpc_types_eth::{Filter, FilterBlockOption, FilterChanges, Log};
 use jsonrpsee::RpcModule;
 use parking_lot::Mutex;
-use retrie_engine::{LiveView, pool::PoolTransaction};
+use retrie_engine::{LiveView, ReorgWalk, WalkEnd, pool::PoolTransaction};
 use retrie_pipeline::BlockWithReceipts;
 use retrie_state::BlockRef;
 use std::{ops::RangeInclusive, sync::Arc};
@@ -127,16 +127,12 @@ struct ReorgPath {
 
 impl ReorgPath {
     fn from(view: &LiveView, known: &ChainCursor) -> RpcResult<Self> {
-        let mut at = known.head;
-        let mut removed = Vec::new();
-        while !view.is_canonical(&at.hash)? {
-            let Some(header) = view.header(&at.hash)? else {
-                at = Self::below_forgotten(view, known, at.number)?;
-                break;
-            };
-            removed.push(at.hash);
-            at = BlockRef::new(header.number.saturating_sub(1), header.parent_hash);
-        }
+        let ReorgWalk { undone, end } = view.walk_back(known.head)?;
+        let at = match end {
+            WalkEnd::Canonical(block) => block,
+            WalkEnd::Forgotten(block) => Self::below_forgotten(view, known, block.number)?,
+        };
+        let removed = undone.iter().map(|block| block.hash).collect();
         Ok(Self { removed, added: at.number.saturating_add(1)..=view.head().number })
     }
 

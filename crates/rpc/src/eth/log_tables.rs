@@ -204,9 +204,10 @@ impl<'a> TableSearch<'a> {
             let logs_before = found.logs.len();
             let receipts = match found.search_block(self.view, self.filter, &header)? {
                 Some(receipts) => receipts,
-                None => self.view.receipts(&hash)?.ok_or_else(|| {
-                    RpcError::Rejected(format!("the receipts of block {hash} are not kept"))
-                })?,
+                None => {
+                    let receipts = self.view.receipts(&hash)?;
+                    receipts.ok_or_else(|| RpcError::no_receipts(self.view, &hash))?
+                }
             };
             if !self.rpc.live.spec().is_byzantium_active_at_block(number) {
                 let what = format!(

@@ -12,7 +12,7 @@ use alloy_primitives::B256;
 use alloy_rpc_types_eth::{Filter, FilterBlockOption, FilterSet, Log};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::{Receipt, SealedHeader};
-use retrie_db::LogQuery;
+use retrie_db::{ChainRead, LogQuery};
 use retrie_engine::LiveView;
 use retrie_pipeline::BlockWithReceipts;
 use std::{convert::Infallible, ops::RangeInclusive, sync::Arc};
@@ -65,7 +65,7 @@ fn invalid_range() -> RpcError {
 
 /// All matching logs of the canonical blocks in the filter's range, or of one block named by its
 /// hash.
-pub(super) fn search(rpc: &RpcContext, view: &LiveView, filter: &Filter) -> RpcResult<Vec<Log>> {
+pub(crate) fn search(rpc: &RpcContext, view: &LiveView, filter: &Filter) -> RpcResult<Vec<Log>> {
     check(filter)?;
     let mut found = FoundLogs::new(rpc);
     match filter.block_option {
@@ -85,14 +85,21 @@ pub(super) fn named_block(view: &LiveView, hash: &B256) -> RpcResult<SealedHeade
     view.header(hash)?.ok_or_else(|| RpcError::Rejected("unknown block".into()))
 }
 
-/// The canonical blocks in the filter's range.
+/// The canonical blocks in the filter's range. A range that begins below the first block with receipts
+/// is an error.
 pub(super) fn range(
     view: &LiveView,
     from: Option<BlockNumberOrTag>,
     to: Option<BlockNumberOrTag>,
 ) -> RpcResult<RangeInclusive<u64>> {
     let head = view.head().number;
+    let first = view.durable().receipts_pruned_below()?;
     let number = |tag: Option<BlockNumberOrTag>| match tag.unwrap_or_default() {
+        // The first block with logs, which may be above the first one with a body.
+        BlockNumberOrTag::Earliest => {
+            let earliest = view.resolve(BlockId::Number(BlockNumberOrTag::Earliest));
+            earliest.map(|header| header.number.max(first.min(head)))
+        }
         BlockNumberOrTag::Number(number) => Ok(number),
         BlockNumberOrTag::Latest => Ok(head),
         BlockNumberOrTag::Pending => Err(pending_unsupported()),
@@ -101,6 +108,10 @@ pub(super) fn range(
     let (from, to) = (number(from)?, number(to)?);
     if from > to {
         return Err(invalid_range());
+    }
+    // As in geth, whether or not the dropped blocks had such logs.
+    if from < first {
+        return Err(RpcError::PrunedReceipts { number: from, first });
     }
     if to > head {
         let message = "block range extends beyond current head block";
@@ -164,23 +175,7 @@ impl FoundLogs {
         filter: &Filter,
         header: &SealedHeader,
     ) -> RpcResult<Option<Arc<Vec<Receipt>>>> {
-        if !filter.matches_bloom(header.logs_bloom) {
-            return Ok(None);
-        }
-        let hash = header.hash();
-        let Some(receipts) = view.receipts(&hash)? else {
-            // If the body is pruned too, reading it returns the more specific error.
-            view.block(&hash)?;
-            return Err(RpcError::Rejected(format!("the receipts of block {hash} are not kept")));
-        };
-        // Reads only the hashes of transactions that have matching logs.
-        let transaction = |index: usize| {
-            let found = view.transaction_hash(&hash, index as u32)?;
-            found.ok_or_else(|| {
-                RpcError::Internal(format!("transaction {index} of {hash} is missing"))
-            })
-        };
-        let found = matching_in(header, &receipts, filter, false, transaction)?;
+        let Some((receipts, found)) = logs_in(view, filter, header)? else { return Ok(None) };
         self.take(found)?;
         Ok(Some(receipts))
     }
@@ -208,6 +203,33 @@ impl FoundLogs {
         }
         Ok(())
     }
+}
+
+/// The receipts of a block, and the matching logs in them.
+pub(super) type ReceiptsWithLogs = (Arc<Vec<Receipt>>, Vec<Log>);
+
+/// The receipts of a known block and the matching logs in them; `None` if its bloom does not match.
+pub(super) fn logs_in(
+    view: &LiveView,
+    filter: &Filter,
+    header: &SealedHeader,
+) -> RpcResult<Option<ReceiptsWithLogs>> {
+    if !filter.matches_bloom(header.logs_bloom) {
+        return Ok(None);
+    }
+    let hash = header.hash();
+    let Some(receipts) = view.receipts(&hash)? else {
+        // If the body is pruned too, reading it returns the more specific error.
+        view.block(&hash)?;
+        return Err(RpcError::no_receipts(view, &hash));
+    };
+    // Reads only the hashes of transactions that have matching logs.
+    let transaction = |index: usize| {
+        let found = view.transaction_hash(&hash, index as u32)?;
+        found.ok_or_else(|| RpcError::Internal(format!("transaction {index} of {hash} is missing")))
+    };
+    let found = matching_in(header, &receipts, filter, false, transaction)?;
+    Ok(Some((receipts, found)))
 }
 
 /// The matching logs of one block.

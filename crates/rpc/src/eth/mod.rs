@@ -14,7 +14,9 @@ mod config;
 mod fee;
 mod fill;
 mod filters;
+mod log_cursor;
 mod log_filter;
+mod log_pages;
 mod log_tables;
 mod logs;
 mod pending;
@@ -25,6 +27,15 @@ mod subscribe;
 mod transaction;
 
 pub(crate) use accounts::personal_methods;
+#[cfg(feature = "graphql")]
+pub(crate) use {
+    account::{account, code, transaction_count},
+    block::{protocol_version, syncing},
+    fee::{gas_price, next_base_fee, tip},
+    logs::search as search_logs,
+    receipt::of_block as block_receipts,
+    send::send_signed,
+};
 
 use crate::RpcContext;
 use jsonrpsee::{Methods, RpcModule};
@@ -47,6 +58,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     fill::register(&mut module);
     filters::register(&mut module);
     logs::register(&mut module);
+    log_pages::register(&mut module);
     proof::register(&mut module);
     receipt::register(&mut module);
     send::register(&mut module);

@@ -2,7 +2,7 @@
 
 use super::block::find_header;
 use crate::{
-    RpcContext, RpcError, RpcResult,
+    RpcContext, RpcResult,
     args::register_read,
     convert::{self, RpcReceipt},
     replay::intermediate_roots,
@@ -32,30 +32,23 @@ pub(super) fn of_transaction(
     hash: &B256,
 ) -> RpcResult<Option<RpcReceipt>> {
     let Some(found) = view.transaction(hash)? else { return Ok(None) };
-    let Some(block) = block_of(rpc, view, &found.block.hash)? else { return Ok(None) };
+    let found_in = rpc.eth.blocks.get_with_receipts(view, &found.block.hash)?;
+    let Some(block) = found_in else { return Ok(None) };
     let BlockWithReceipts { block, receipts } = block;
     let roots = intermediate_roots(rpc, view, &block)?;
     let (spec, index) = (rpc.live.spec(), found.index as usize);
     Ok(convert::receipt(spec, &block, &receipts, index, roots.as_deref()))
 }
 
-fn of_block(rpc: &RpcContext, view: &LiveView, hash: &B256) -> RpcResult<Option<Vec<RpcReceipt>>> {
-    let Some(block) = block_of(rpc, view, hash)? else { return Ok(None) };
-    let BlockWithReceipts { block, receipts } = block;
-    let roots = intermediate_roots(rpc, view, &block)?;
-    Ok(Some(convert::receipts(rpc.live.spec(), &block, &receipts, roots.as_deref())))
-}
-
-/// A block and its receipts; `None` if the block is not stored.
-fn block_of(
+/// The receipts of a known block; `None` if the block is not stored.
+pub(crate) fn of_block(
     rpc: &RpcContext,
     view: &LiveView,
     hash: &B256,
-) -> RpcResult<Option<BlockWithReceipts>> {
-    let block = rpc.eth.blocks.get(view, hash)?;
-    if block.is_none() && view.block(hash)?.is_some() {
-        let message = format!("the receipts of block {hash} are not kept");
-        return Err(RpcError::Rejected(message));
-    }
-    Ok(block)
+) -> RpcResult<Option<Vec<RpcReceipt>>> {
+    let found = rpc.eth.blocks.get_with_receipts(view, hash)?;
+    let Some(block) = found else { return Ok(None) };
+    let BlockWithReceipts { block, receipts } = block;
+    let roots = intermediate_roots(rpc, view, &block)?;
+    Ok(Some(convert::receipts(rpc.live.spec(), &block, &receipts, roots.as_deref())))
 }

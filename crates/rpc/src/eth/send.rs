@@ -9,9 +9,11 @@ use alloy_consensus::Transaction as _;
 use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{B256, Bytes, U64, U256};
 use jsonrpsee::RpcModule;
+#[cfg(feature = "graphql")]
+use retrie_engine::pool::TransactionError;
 use retrie_engine::{
     SealingMode,
-    pool::{PooledTransaction, TransactionOrigin},
+    pool::{PoolError, PooledTransaction, TransactionOrigin},
 };
 use retrie_pipeline::HeadChange;
 use std::{sync::Arc, time::Duration};
@@ -100,16 +102,42 @@ fn has(change: &HeadChange, hash: &B256) -> bool {
 
 /// Adds an encoded transaction to the pool: EIP-2718, for blobs in the network form with sidecar.
 fn send(rpc: &RpcContext, raw: &[u8]) -> RpcResult<B256> {
-    let pool = rpc.pool()?;
+    rpc.pool()?;
+    Ok(add(rpc, decode(raw)?)??)
+}
+
+fn decode(raw: &[u8]) -> RpcResult<PooledTransaction> {
     if raw.is_empty() {
         return Err(RpcError::Rejected("transaction could not be decoded: it is empty".into()));
     }
-    let transaction = PooledTransaction::decode_2718_exact(raw).map_err(|error| {
-        RpcError::Rejected(format!("transaction could not be decoded: {error}"))
-    })?;
+    PooledTransaction::decode_2718_exact(raw)
+        .map_err(|error| RpcError::Rejected(format!("transaction could not be decoded: {error}")))
+}
+
+fn add(rpc: &RpcContext, transaction: PooledTransaction) -> RpcResult<Result<B256, PoolError>> {
     check_fee(&transaction, rpc.limits.tx_fee_cap)?;
-    let hash = pool.add(transaction, TransactionOrigin::Local, &rpc.live)?;
-    tracing::debug!(%hash, "transaction sent by a user");
+    let added = rpc.pool()?.add(transaction, TransactionOrigin::Local, &rpc.live);
+    if let Ok(hash) = &added {
+        tracing::debug!(%hash, "transaction sent by a user");
+    }
+    Ok(added)
+}
+
+/// As `eth_sendRawTransaction`, but bytes that are no signed transaction are a wrong parameter. The
+/// calling thread may block.
+#[cfg(feature = "graphql")]
+pub(crate) async fn send_signed(rpc: &RpcContext, raw: &[u8]) -> RpcResult<B256> {
+    let wrong = |reason: String| RpcError::InvalidParams(reason);
+    let watch = SealWatch::start(rpc);
+    rpc.pool()?;
+    let transaction = decode(raw).map_err(|error| wrong(error.to_string()))?;
+    let hash = match add(rpc, transaction)? {
+        Err(error @ PoolError::Transaction(TransactionError::InvalidSignature)) => {
+            return Err(wrong(error.to_string()));
+        }
+        added => added?,
+    };
+    watch.until_sealed(rpc, &hash).await;
     Ok(hash)
 }
 

@@ -5,6 +5,7 @@ use crate::{
     MethodParams, RpcContext, RpcError, RpcResult,
     convert::{self, RpcReceipt},
     eth_state::QuotaPermit,
+    subscription::{next, send},
 };
 use alloy_primitives::{B256, map::HashSet};
 use alloy_rpc_types_eth::{
@@ -12,18 +13,14 @@ use alloy_rpc_types_eth::{
     pubsub::{PubSubSyncStatus, SyncStatusMetadata},
 };
 use jsonrpsee::{
-    PendingSubscriptionSink, RpcModule, SubscriptionSink,
-    core::{SubscriptionError, to_json_raw_value},
-    types::Params,
+    PendingSubscriptionSink, RpcModule, SubscriptionSink, core::SubscriptionError, types::Params,
 };
 use retrie_engine::pool::PoolTransaction;
 use retrie_pipeline::{BlockWithReceipts, HeadChange};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::{sync::Arc, time::Duration};
-use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::sync::broadcast::Receiver;
 
-/// Longest time to deliver a message to a client that does not read.
-const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the sync status is checked for subscribers.
 const SYNCING_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -164,29 +161,6 @@ async fn serve(
         }
         SubscriptionTopic::Syncing => tell_syncing(rpc, &sink).await?,
     }
-    Ok(())
-}
-
-/// The next event; `None` when the client or the node is gone. A client that is too slow to read
-/// all events gets an error and must subscribe again.
-async fn next<T: Clone>(
-    sink: &SubscriptionSink,
-    events: &mut Receiver<T>,
-) -> Result<Option<T>, SubscriptionError> {
-    tokio::select! {
-        () = sink.closed() => Ok(None),
-        event = events.recv() => match event {
-            Ok(event) => Ok(Some(event)),
-            Err(RecvError::Closed) => Ok(None),
-            Err(RecvError::Lagged(lost)) => {
-                Err(format!("{lost} events were lost, as they were not read in time").into())
-            }
-        },
-    }
-}
-
-async fn send(sink: &SubscriptionSink, message: &impl Serialize) -> Result<(), SubscriptionError> {
-    sink.send_timeout(to_json_raw_value(message)?, SEND_TIMEOUT).await?;
     Ok(())
 }
 

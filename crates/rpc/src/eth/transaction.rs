@@ -2,12 +2,12 @@
 
 use super::block::{by_hash, by_number, find};
 use crate::{
-    MethodParams, RpcContext, RpcResult,
+    MethodParams, RpcContext, RpcResult, address_index,
     args::register_read,
     convert::{self, RpcTransaction},
 };
 use alloy_eips::{BlockId, eip2718::Encodable2718};
-use alloy_primitives::{B256, Bytes, U64};
+use alloy_primitives::{Address, B256, Bytes, U64};
 use jsonrpsee::RpcModule;
 use retrie_engine::{LiveView, pool::PoolTransaction};
 
@@ -20,6 +20,10 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
     register_read(module, "eth_getTransactionByBlockNumberAndIndex", |_, view, args| {
         by_index(&view, by_number(args)?, args)
+    });
+    register_read(module, "eth_getTransactionBySenderAndNonce", |rpc, view, args| {
+        let (sender, nonce): (Address, U64) = (args.required()?, args.required()?);
+        by_nonce(rpc, &view, &sender, nonce.to())
     });
     register_read(module, "eth_pendingTransactions", |rpc, _, _| own_pending(rpc));
     register_read(module, "eth_getRawTransactionByHash", |rpc, view, args| {
@@ -47,6 +51,23 @@ fn by_own_hash(
     }
     let waiting = rpc.pool.as_ref().and_then(|pool| pool.get(hash));
     Ok(waiting.map(|waiting| convert::pool_transaction(&waiting)))
+}
+
+/// A mined transaction, or one of the pool.
+fn by_nonce(
+    rpc: &RpcContext,
+    view: &LiveView,
+    sender: &Address,
+    nonce: u64,
+) -> RpcResult<Option<RpcTransaction>> {
+    if let Some(position) = address_index::transaction_of_nonce(view, sender, nonce)? {
+        let block = find(view, position.block.into())?;
+        return Ok(block.and_then(|block| convert::transaction(&block, position.index as usize)));
+    }
+    let Some(pool) = &rpc.pool else { return Ok(None) };
+    let content = pool.content_from(sender);
+    let waiting = content.pending.get(&nonce).or_else(|| content.queued.get(&nonce));
+    Ok(waiting.map(|waiting| convert::pool_transaction(waiting)))
 }
 
 fn by_index(

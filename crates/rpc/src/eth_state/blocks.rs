@@ -1,6 +1,6 @@
 //! A cache of blocks and their receipts.
 
-use crate::RpcResult;
+use crate::{RpcError, RpcResult};
 use alloy_consensus::InMemorySize;
 use alloy_primitives::B256;
 use quick_cache::{Weighter, sync::Cache};
@@ -26,6 +26,22 @@ impl BlockCache {
         let block = view.block_with_receipts(hash)?;
         if let Some(block) = &block {
             self.0.insert(*hash, block.clone());
+        }
+        Ok(block)
+    }
+
+    /// As [`get`](Self::get); `None` only if the block is not stored.
+    ///
+    /// # Errors
+    /// If its receipts, or its body, are not kept.
+    pub(crate) fn get_with_receipts(
+        &self,
+        view: &LiveView,
+        hash: &B256,
+    ) -> RpcResult<Option<BlockWithReceipts>> {
+        let block = self.get(view, hash)?;
+        if block.is_none() && view.block(hash)?.is_some() {
+            return Err(RpcError::no_receipts(view, hash));
         }
         Ok(block)
     }

@@ -20,6 +20,8 @@ use std::{fmt, sync::Arc};
 const BLOCKS_KEPT: usize = 256;
 /// Most subscriptions of all clients together.
 const MAX_SUBSCRIPTIONS: usize = 50_000;
+/// Most traces of chains of all clients together: each holds a heavy permit most of the time.
+const MAX_CHAIN_TRACES: usize = 4;
 
 /// State that methods of `eth` keep between requests.
 pub(crate) struct EthState {
@@ -34,6 +36,8 @@ pub(crate) struct EthState {
     pub(crate) roots: Cache<B256, Arc<[B256]>>,
     /// The quota of all clients' subscriptions.
     pub(crate) subscriptions: Arc<ClientQuota>,
+    /// The quota of all clients' traces of chains.
+    pub(crate) chain_traces: Arc<ClientQuota>,
     /// Held while a transaction of this node's accounts gets its nonce and enters the pool.
     pub(crate) sending: Mutex<()>,
 }
@@ -47,6 +51,7 @@ impl Default for EthState {
             blocks: BlockCache::default(),
             roots: Cache::new(BLOCKS_KEPT),
             subscriptions: ClientQuota::new("subscriptions", MAX_SUBSCRIPTIONS),
+            chain_traces: ClientQuota::new("traces of chains", MAX_CHAIN_TRACES),
             sending: Mutex::default(),
         }
     }

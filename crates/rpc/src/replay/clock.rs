@@ -23,6 +23,11 @@ impl ExecutionClock {
         self.each
     }
 
+    /// Whether the time of the request is over.
+    pub(crate) fn is_over(&self) -> bool {
+        Instant::now() >= self.end
+    }
+
     /// The deadline of an execution that starts now.
     pub(crate) fn deadline(&self) -> Instant {
         self.end.min(Instant::now() + self.each)

@@ -3,11 +3,13 @@
 use super::StoredOutcome;
 use crate::{RpcContext, RpcError, RpcResult, geth_errors::block_failure};
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::B256;
+use alloy_primitives::{B256, Bytes};
 use alloy_rlp::Decodable;
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::LiveView;
-use retrie_execution::{BlockAccessList, execute_block, execute_block_with_observer};
+use retrie_execution::{
+    BlockAccessList, ExecutionOutcome, execute_block, execute_block_with_observer,
+};
 use retrie_state::StateError;
 use retrie_state_store::{Proposal, StateId};
 use std::sync::Arc;
@@ -29,15 +31,43 @@ pub(crate) fn access_list(
         };
         return Ok(Some(decode.map_err(damage)?));
     }
+    let (outcome, stored) = execute_again(rpc, view, block)?;
+    let named = block.header().block_access_list_hash.unwrap_or_default();
+    let hash = outcome.access_list_hash().unwrap_or_default();
+    stored.compare(|| "the hash of the access list is".into(), hash, named)?;
+    Ok(outcome.access_list)
+}
+
+/// The requests to the consensus layer (EIP-7685) that the block makes when it is executed again: of
+/// each type that has any, the type's byte and its data. `None` before Prague.
+pub(crate) fn execution_requests(
+    rpc: &RpcContext,
+    view: &LiveView,
+    block: &RecoveredBlock,
+) -> RpcResult<Option<Vec<Bytes>>> {
+    let Some(named) = block.header().requests_hash else { return Ok(None) };
+    if block.number == 0 {
+        return Ok(Some(Vec::new()));
+    }
+    let (outcome, stored) = execute_again(rpc, view, block)?;
+    let hash = outcome.requests.requests_hash();
+    stored.compare(|| "the hash of the requests is".into(), hash, named)?;
+    let requests = outcome.requests.take().into_iter();
+    Ok(Some(requests.filter(|request| request.len() > 1).collect()))
+}
+
+/// Executes a block on the state of its parent, and compares the outcome with the stored one.
+fn execute_again<'a>(
+    rpc: &RpcContext,
+    view: &LiveView,
+    block: &'a RecoveredBlock,
+) -> RpcResult<(ExecutionOutcome, StoredOutcome<'a>)> {
     let state = view.state_before(block)?;
     let spec = rpc.live.spec().for_header(block.header());
     let outcome = execute_block(&spec, block, state.input()).map_err(block_failure)?;
     let stored = StoredOutcome::of(view, block)?;
     stored.check_block(&outcome)?;
-    let named = block.header().block_access_list_hash.unwrap_or_default();
-    let hash = outcome.access_list_hash().unwrap_or_default();
-    stored.compare(|| "the hash of the access list is".into(), hash, named)?;
-    Ok(outcome.access_list)
+    Ok((outcome, stored))
 }
 
 /// The state roots after each transaction, which receipts before Byzantium have in place of a

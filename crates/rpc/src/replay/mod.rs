@@ -2,11 +2,13 @@
 
 mod clock;
 mod derived;
+mod proposed_roots;
 mod recording;
 mod stored;
 
 pub(crate) use clock::ExecutionClock;
-pub(crate) use derived::{access_list, intermediate_roots};
+pub(crate) use derived::{access_list, execution_requests, intermediate_roots};
+pub(crate) use proposed_roots::ProposedRoots;
 pub(crate) use recording::{TraceBudget, TraceRecorder};
 pub(crate) use stored::StoredOutcome;
 

@@ -21,11 +21,18 @@ impl AllowedHosts {
         Self(None)
     }
 
-    /// Also allows IP addresses, and requests without a name.
-    pub(super) fn allow(&self, headers: &HeaderMap) -> bool {
+    /// Also allows IP addresses, and requests without a name. A name in the URI, where HTTP/2 has it,
+    /// counts before the header (RFC 9112, section 3.2.2).
+    pub(super) fn allow(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let Some(names) = &self.0 else { return true };
-        let Some(host) = headers.get(header::HOST) else { return true };
-        let Ok(host) = host.to_str() else { return false };
+        let host = match (uri.host(), headers.get(header::HOST)) {
+            (Some(host), _) => host,
+            (None, None) => return true,
+            (None, Some(host)) => match host.to_str() {
+                Ok(host) => host,
+                Err(_) => return false,
+            },
+        };
         let name = without_port(host.trim()).to_lowercase();
         let address = name.trim_start_matches('[').trim_end_matches(']');
         name.is_empty() || address.parse::<IpAddr>().is_ok() || names.contains(&name)
@@ -109,15 +116,20 @@ mod tests {
     #[test]
     fn hosts_are_names_of_the_list_and_addresses() {
         let hosts = AllowedHosts::new(&names(&["localhost", "Node.example"]));
+        let path = Uri::from_static("/");
+        let in_uri = |host: &str| format!("http://{host}/").parse::<Uri>().unwrap();
         for good in ["localhost", "LOCALHOST:8545", "node.example:1", "127.0.0.1:8545", "[::1]:80"]
         {
-            assert!(hosts.allow(&headers(header::HOST, good)), "{good}");
+            assert!(hosts.allow(&path, &headers(header::HOST, good)), "{good}");
+            assert!(hosts.allow(&in_uri(good), &HeaderMap::new()), "{good}");
         }
         for bad in ["evil.example", "localhost.evil.example:8545", "xlocalhost"] {
-            assert!(!hosts.allow(&headers(header::HOST, bad)), "{bad}");
+            assert!(!hosts.allow(&path, &headers(header::HOST, bad)), "{bad}");
+            assert!(!hosts.allow(&in_uri(bad), &headers(header::HOST, "localhost")), "{bad}");
         }
-        assert!(hosts.allow(&HeaderMap::new()));
-        assert!(AllowedHosts::new(&names(&["*"])).allow(&headers(header::HOST, "evil.example")));
+        assert!(hosts.allow(&path, &HeaderMap::new()));
+        let any = AllowedHosts::new(&names(&["*"]));
+        assert!(any.allow(&path, &headers(header::HOST, "evil.example")));
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct HttpConfig {
     /// `--http.vhosts`: allowed names in the header `Host`, `*` for all; IP addresses are always
     /// allowed. `localhost` by default.
     pub vhosts: Vec<String>,
+    /// `--graphql`: GraphQL under `/graphql` of the same port.
+    pub graphql: Option<GraphqlConfig>,
 }
 
 impl Default for HttpConfig {
@@ -46,7 +48,23 @@ impl Default for HttpConfig {
             apis: ApiNamespace::DEFAULT.into(),
             cors_origins: Vec::new(),
             vhosts: vec!["localhost".into()],
+            graphql: None,
         }
+    }
+}
+
+/// GraphQL on the port of HTTP; the cargo feature `graphql` has it.
+#[derive(Clone, Debug)]
+pub struct GraphqlConfig {
+    /// `--graphql.corsdomain`: as for HTTP.
+    pub cors_origins: Vec<String>,
+    /// `--graphql.vhosts`: as for HTTP.
+    pub vhosts: Vec<String>,
+}
+
+impl Default for GraphqlConfig {
+    fn default() -> Self {
+        Self { cors_origins: Vec::new(), vhosts: vec!["localhost".into()] }
     }
 }
 

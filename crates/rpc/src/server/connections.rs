@@ -39,9 +39,16 @@ impl ConnectionStates {
 pub(super) struct OpenConnection {
     connections: Arc<PortConnections>,
     eviction: Arc<Notify>,
-    /// Its key in the idle connections, if it is idle.
-    idle: Mutex<Option<u64>>,
+    requests: Mutex<OpenRequests>,
     writing: watch::Sender<PendingWrites>,
+}
+
+/// The requests that a connection works on; with HTTP/2 there may be several.
+#[derive(Debug, Default)]
+struct OpenRequests {
+    count: usize,
+    /// Its key in the idle connections, if there are none.
+    idle: Option<u64>,
 }
 
 /// The responses that are being written on a connection.
@@ -70,9 +77,10 @@ impl PortConnections {
         }
         state.open += 1;
         let eviction = Arc::new(Notify::new());
-        let idle = Mutex::new(Some(state.set_idle(&eviction)));
+        let idle = Some(state.set_idle(&eviction));
+        let requests = Mutex::new(OpenRequests { count: 0, idle });
         let writing = watch::Sender::default();
-        Some(OpenConnection { connections: self.clone(), eviction, idle, writing })
+        Some(OpenConnection { connections: self.clone(), eviction, requests, writing })
     }
 }
 
@@ -85,9 +93,12 @@ impl OpenConnection {
     /// Marks the connection as busy until the guard is dropped.
     pub(super) fn mark_busy(self: &Arc<Self>) -> BusyGuard {
         let mut state = self.connections.state.lock();
-        if let Some(order) = self.idle.lock().take() {
+        let mut requests = self.requests.lock();
+        requests.count += 1;
+        if let Some(order) = requests.idle.take() {
             state.idle.remove(&order);
         }
+        drop(requests);
         BusyGuard(self.clone())
     }
 
@@ -121,7 +132,7 @@ impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut state = self.connections.state.lock();
         state.open -= 1;
-        if let Some(order) = self.idle.get_mut().take() {
+        if let Some(order) = self.requests.get_mut().idle.take() {
             state.idle.remove(&order);
         }
     }
@@ -134,8 +145,11 @@ pub(super) struct BusyGuard(Arc<OpenConnection>);
 impl Drop for BusyGuard {
     fn drop(&mut self) {
         let mut state = self.0.connections.state.lock();
-        let order = state.set_idle(&self.0.eviction);
-        *self.0.idle.lock() = Some(order);
+        let mut requests = self.0.requests.lock();
+        requests.count -= 1;
+        if requests.count == 0 {
+            requests.idle = Some(state.set_idle(&self.0.eviction));
+        }
     }
 }
 
@@ -185,6 +199,22 @@ mod tests {
         let second = connections.open().unwrap();
         assert!(is_evicted(&first));
         drop((first, second));
+        let state = connections.state.lock();
+        assert_eq!((state.open, state.idle.len()), (0, 0));
+    }
+
+    /// Cause: each request that ended made its connection idle, also beside others, and left an entry
+    /// behind.
+    #[test]
+    fn a_connection_is_idle_after_the_last_of_its_requests() {
+        let connections = PortConnections::new(1, None);
+        let first = Arc::new(connections.open().unwrap());
+        let (one, other) = (first.mark_busy(), first.mark_busy());
+        drop(one);
+        assert!(connections.open().is_none(), "another request is open");
+        drop(other);
+        assert_eq!(connections.state.lock().idle.len(), 1);
+        drop(first);
         let state = connections.state.lock();
         assert_eq!((state.open, state.idle.len()), (0, 0));
     }

@@ -3,18 +3,27 @@
 
 use http::HeaderValue;
 
-/// Accepted media types, as in geth.
+/// Media types that are accepted as JSON, as in geth.
 const ACCEPTED: [&str; 3] = ["application/json", "application/json-rpc", "application/jsonrequest"];
 
 /// Whether a request with this content type is accepted as JSON.
 pub(super) fn is_json(value: Option<&HeaderValue>) -> bool {
+    is_one_of(&ACCEPTED, value)
+}
+
+/// Whether a request has plain bytes.
+pub(super) fn is_bytes(value: Option<&HeaderValue>) -> bool {
+    is_one_of(&["application/octet-stream"], value)
+}
+
+fn is_one_of(media_types: &[&str], value: Option<&HeaderValue>) -> bool {
     let Some(text) = value.and_then(|value| value.to_str().ok()) else { return false };
     let (kind, parameters) = match text.find(';') {
         Some(at) => text.split_at(at),
         None => (text, ""),
     };
     let kind = kind.trim_matches(BLANK);
-    ACCEPTED.iter().any(|accepted| kind.eq_ignore_ascii_case(accepted))
+    media_types.iter().any(|accepted| kind.eq_ignore_ascii_case(accepted))
         && are_parameters(parameters)
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | one accept loop per port | [`RunningServers::start`] | | [`RunningServers::stop`] |
 //! | one per TCP connection | the accept loop | `max_connections` per port; at the limit, a new connection evicts the one idle for longest | client, timeouts, stop |
+//! | one per request of HTTP/2 (authenticated port) | the connection | 32 per connection | with its response, or the connection |
 //! | one per WebSocket | the upgrade | `max_connections` per port | client, a ping unanswered, stop |
 //! | one IPC accept loop, and one per IPC connection | [`RunningServers::start`] | `max_connections` | client, stop |
 //! | one per request of a WebSocket or of IPC | the connection | limits of `session.rs`; at a limit the connection reads no further | with its response, or the connection |
@@ -21,24 +22,39 @@ mod config;
 mod connections;
 mod content_type;
 mod counted_stream;
+#[cfg(feature = "graphql")]
+mod graphql;
 mod ipc;
 mod json_frames;
 mod port;
+mod preface;
 mod request;
+mod rest;
 mod service;
 mod session;
+mod span;
+#[cfg(not(feature = "graphql"))]
+mod without_graphql;
 mod ws;
 
 pub use auth::sign_token;
-pub use config::{AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, ServerConfig, WsConfig};
+pub use config::{
+    AuthConfig, ConnectionLimits, GraphqlConfig, HttpConfig, IpcConfig, ServerConfig, WsConfig,
+};
 
-use crate::{ApiNamespace, RpcContext, build_methods};
+use crate::{
+    ApiNamespace, RpcContext, build_methods, engine::engine_methods, engine_rest::EngineRest,
+};
 use access::{AllowedHosts, AllowedOrigins};
 use budget::BufferBudget;
-use jsonrpsee::Methods;
+#[cfg(feature = "graphql")]
+use graphql::GraphqlEndpoint;
 use port::{PortConfig, PortServer};
+use retrie_engine::EngineApi;
 use service::MethodService;
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
+#[cfg(not(feature = "graphql"))]
+use without_graphql::GraphqlEndpoint;
 
 /// Longest time for requests in progress once the servers stop.
 const GRACE: Duration = Duration::from_secs(5);
@@ -76,6 +92,12 @@ pub enum ServerError {
     /// Browsers never send such an origin.
     #[error("{0:?} is no origin: it must be * or like https://example.org")]
     Origin(String),
+    /// GraphQL was asked for, but this program has none.
+    #[error(
+        "this program was built without GraphQL: build it with --features graphql, or leave \
+         --graphql out"
+    )]
+    NoGraphql,
 }
 
 /// Running servers. Dropping them stops them without waiting.
@@ -88,15 +110,15 @@ pub struct RunningServers {
 }
 
 impl RunningServers {
-    /// Starts the servers of `config`. `engine` are the methods for consensus clients; only the
-    /// authenticated port serves them, beside `eth`.
+    /// Starts the servers of `config`. Only the authenticated port serves `engine`, the API for
+    /// consensus clients, by JSON-RPC beside `eth`, and by REST.
     ///
     /// # Errors
     /// [`ServerError`]; then no server runs.
     pub async fn start(
         config: &ServerConfig,
         context: &RpcContext,
-        engine: Methods,
+        engine: Option<EngineApi>,
     ) -> Result<Self, ServerError> {
         let mut servers = Self { http: None, ws: None, auth: None, ipc: None };
         let ServerConfig { http, ws, auth, ipc, limits } = config;
@@ -125,6 +147,10 @@ impl RunningServers {
         };
         if let Some(http) = http {
             let ws = ws.as_ref().filter(|_| shares_port);
+            let graphql = match &http.graphql {
+                Some(config) => Some(GraphqlEndpoint::new(config, for_addr(&http.addr))?),
+                None => None,
+            };
             let config = PortConfig {
                 server: "HTTP",
                 addr: http.addr,
@@ -135,6 +161,8 @@ impl RunningServers {
                 cors: access::cors(&http.cors_origins)?,
                 origins: AllowedOrigins::new(ws.map_or(&[], |ws| &ws.origins)),
                 secret: None,
+                rest: None,
+                graphql,
                 limits: *limits,
                 buffered: buffered.clone(),
             };
@@ -152,6 +180,8 @@ impl RunningServers {
                 cors: None,
                 origins: AllowedOrigins::new(&ws.origins),
                 secret: None,
+                rest: None,
+                graphql: None,
                 limits: *limits,
                 buffered,
             };
@@ -159,7 +189,11 @@ impl RunningServers {
         }
         if let Some(auth) = auth {
             let mut methods = build_methods(for_addr(&auth.addr), &[ApiNamespace::Eth]);
-            methods.merge(engine).expect("the engine's methods have a namespace of their own");
+            let rest = engine.clone().map(EngineRest::new);
+            if let Some(api) = engine {
+                let own = methods.merge(engine_methods(api));
+                own.expect("the engine's methods have a namespace of their own");
+            }
             let config = PortConfig {
                 server: "Engine API",
                 addr: auth.addr,
@@ -170,6 +204,8 @@ impl RunningServers {
                 cors: None,
                 origins: AllowedOrigins::any(),
                 secret: Some(auth.secret),
+                rest,
+                graphql: None,
                 limits: limits.for_engine(),
                 // A client without the secret cannot send a body or open a WebSocket.
                 buffered: BufferBudget::unlimited(),

@@ -1,33 +1,39 @@
 //! A TCP port: its connections, access checks, and JSON-RPC over HTTP.
 
 use super::{
-    ServerError,
+    GraphqlEndpoint, ServerError,
     access::{AllowedHosts, AllowedOrigins},
     auth,
     budget::{BufferBudget, ConnectionBudget, HeldBytes, writing_time},
     config::ConnectionLimits,
     connections::{OpenConnection, PortConnections, WriteGuard},
     content_type::is_json,
+    preface::begins_with_http2,
+    rest,
     service::{ClientHandler, MethodService, RpcResponse, busy_error},
+    span::caller_of,
     ws,
 };
-use crate::{RpcContext, client_version};
+use crate::{
+    RpcContext, client_version,
+    engine_rest::{EngineRest, RestCall},
+};
 use alloy_rpc_types_engine::JwtSecret;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
     body::{Body, Bytes, Incoming},
-    server::conn::http1,
+    server::conn::{http1, http2},
     service::service_fn,
 };
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jsonrpsee::{
     Methods,
     server::{HttpBody, ServerHandle, StopHandle, stop_channel, ws::is_upgrade_request},
     types::error::reject_too_big_request,
 };
 use serde_json::json;
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -45,6 +51,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The response to a connection beyond the limit.
 const NO_PLACE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n\
     content-type: text/plain\r\ncontent-length: 22\r\n\r\ntoo many connections\r\n";
+/// Bytes of one request, and of one connection, that a client of HTTP/2 may send ahead of reading.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// Requests that one connection of HTTP/2 may have open.
+const MAX_STREAMS: u32 = 32;
+/// How often a silent connection of HTTP/2 is asked whether it is there.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Configuration of a port.
 pub(super) struct PortConfig {
@@ -59,6 +72,10 @@ pub(super) struct PortConfig {
     pub(super) cors: Option<CorsLayer>,
     pub(super) origins: AllowedOrigins,
     pub(super) secret: Option<JwtSecret>,
+    /// The Engine API by REST, if it is served; then HTTP/2 is too.
+    pub(super) rest: Option<EngineRest>,
+    /// GraphQL, if it is served.
+    pub(super) graphql: Option<GraphqlEndpoint>,
     pub(super) limits: ConnectionLimits,
     /// Bytes that the connections of this and other ports hold.
     pub(super) buffered: BufferBudget,
@@ -124,6 +141,8 @@ struct PortState {
     cors: Option<CorsLayer>,
     origins: AllowedOrigins,
     secret: Option<JwtSecret>,
+    rest: Option<EngineRest>,
+    graphql: Option<GraphqlEndpoint>,
     limits: ConnectionLimits,
     buffered: BufferBudget,
     context: RpcContext,
@@ -133,12 +152,28 @@ struct PortState {
 impl PortState {
     fn new(config: PortConfig, context: &RpcContext, stop: StopHandle) -> Self {
         let PortConfig {
-            methods, http, ws, hosts, cors, origins, secret, limits, buffered, ..
+            methods,
+            http,
+            ws,
+            hosts,
+            cors,
+            origins,
+            secret,
+            rest,
+            graphql,
+            limits,
+            buffered,
+            ..
         } = config;
+        let mut names: Vec<_> = match rest {
+            Some(_) => methods.method_names().chain(RestCall::NAMES).collect(),
+            None => methods.method_names().collect(),
+        };
+        names.extend(graphql.as_ref().map(|_| GraphqlEndpoint::NAME));
         let answers = |name: &'static str| MethodService {
             methods: methods.clone(),
             limits,
-            metrics: context.metrics.server(name, methods.method_names()),
+            metrics: context.metrics.server(name, names.iter().copied()),
             buffered: buffered.clone(),
         };
         Self {
@@ -149,11 +184,20 @@ impl PortState {
             cors,
             origins,
             secret,
+            rest,
+            graphql,
             limits,
             buffered: buffered.clone(),
             context: context.clone(),
             stop,
         }
+    }
+
+    /// GraphQL, if the request is for it; WebSockets have JSON-RPC on each path.
+    fn graphql_for<B>(&self, request: &Request<B>) -> Option<&GraphqlEndpoint> {
+        let is_for_it = matches!(request.uri().path(), "/graphql" | "/graphql/")
+            && !is_upgrade_request(request);
+        self.graphql.as_ref().filter(|_| is_for_it)
     }
 
     /// The service whose metrics count the port's connections.
@@ -199,8 +243,24 @@ async fn serve(stream: TcpStream, connection: Arc<OpenConnection>, port: Arc<Por
         tracing::debug!(%error, "a connection is gone");
         return;
     }
+    let is_http2 = match &port.rest {
+        None => Ok(false),
+        Some(_) => tokio::select! {
+            begun = begins_with_http2(&stream, port.limits.idle_timeout) => begun,
+            () = connection.evicted() => return,
+            () = port.stop.clone().shutdown() => return,
+        },
+    };
+    let is_http2 = match is_http2 {
+        Ok(is_http2) => is_http2,
+        Err(error) => return tracing::debug!(%error, "a connection has sent no request"),
+    };
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(port.limits.stall_timeout));
+    if is_http2 {
+        // A client that is there answers pings. Before the handshake ends hyper sends none.
+        stream.set_read_timeout(Some(2 * PING_INTERVAL));
+    }
     let tab = port.buffered.open();
     let calls = |port: Arc<PortState>, connection: Arc<OpenConnection>| {
         tower::service_fn(move |request| {
@@ -208,12 +268,17 @@ async fn serve(stream: TcpStream, connection: Arc<OpenConnection>, port: Arc<Por
             async move { Ok::<_, Infallible>(dispatch(&port, &connection, tab, request).await) }
         })
     };
-    let service = ServiceBuilder::new()
-        .option_layer(port.cors.clone())
-        .service(calls(port.clone(), connection.clone()));
+    let calls = calls(port.clone(), connection.clone());
+    let for_origins =
+        |cors: Option<CorsLayer>| ServiceBuilder::new().option_layer(cors).service(calls.clone());
+    let service = for_origins(port.cors.clone());
+    let graphql = for_origins(port.graphql.as_ref().and_then(GraphqlEndpoint::cors));
     let answer = |request: Request<Incoming>| {
         let busy = connection.mark_busy();
-        let mut service = service.clone();
+        let mut service = match port.graphql_for(&request) {
+            Some(_) => graphql.clone(),
+            None => service.clone(),
+        };
         let port = port.clone();
         async move {
             let _busy = busy;
@@ -223,13 +288,35 @@ async fn serve(stream: TcpStream, connection: Arc<OpenConnection>, port: Arc<Por
             }
         }
     };
-    let http = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(port.limits.idle_timeout)
-        .max_buf_size(MAX_BUFFER)
-        .serve_connection(TokioIo::new(Box::pin(stream)), service_fn(answer))
-        .with_upgrades();
-    let stopped = port.stop.clone().shutdown();
+    let io = TokioIo::new(Box::pin(stream));
+    if is_http2 {
+        let http = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_concurrent_streams(MAX_STREAMS)
+            .keep_alive_interval(PING_INTERVAL)
+            .serve_connection(io, service_fn(answer));
+        drive(http, |http| http.graceful_shutdown(), &connection, &port.stop).await;
+    } else {
+        let http = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(port.limits.idle_timeout)
+            .max_buf_size(MAX_BUFFER)
+            .serve_connection(io, service_fn(answer))
+            .with_upgrades();
+        drive(http, |http| http.graceful_shutdown(), &connection, &port.stop).await;
+    }
+}
+
+/// Serves a connection until either side ends it; `shut_down` lets it end its requests first.
+async fn drive<C: Future<Output = hyper::Result<()>>>(
+    http: C,
+    shut_down: impl FnOnce(Pin<&mut C>),
+    connection: &OpenConnection,
+    stop: &StopHandle,
+) {
+    let stopped = stop.clone().shutdown();
     tokio::pin!(http, stopped);
     let ended = tokio::select! {
         ended = &mut http => ended,
@@ -239,7 +326,7 @@ async fn serve(stream: TcpStream, connection: Arc<OpenConnection>, port: Arc<Por
             return;
         }
         () = &mut stopped => {
-            http.as_mut().graceful_shutdown();
+            shut_down(http.as_mut());
             http.await
         }
     };
@@ -252,7 +339,8 @@ async fn serve(stream: TcpStream, connection: Arc<OpenConnection>, port: Arc<Por
 fn before_rpc(port: &PortState, request: &Request<Incoming>) -> Option<Response<HttpBody>> {
     let headers = request.headers();
     let refuse = |status, reason: String| Some(text(status, reason));
-    if !port.hosts.allow(headers) {
+    let hosts = port.graphql_for(request).map_or(&port.hosts, GraphqlEndpoint::hosts);
+    if !hosts.allow(request.uri(), headers) {
         return refuse(StatusCode::FORBIDDEN, "invalid host specified".into());
     }
     if request.method() == Method::GET && request.uri().path() == "/health" {
@@ -276,6 +364,14 @@ async fn dispatch(
     request: Request<Incoming>,
 ) -> Response<HttpBody> {
     if !is_upgrade_request(&request) {
+        if let (Some(api), Some(answers)) = (&port.rest, &port.http)
+            && RestCall::is_path(request.uri().path())
+        {
+            return rest::answer(api, answers, connection, tab, request).await;
+        }
+        if let (Some(endpoint), Some(answers)) = (port.graphql_for(&request), &port.http) {
+            return endpoint.answer(answers, connection, tab, request).await;
+        }
         return match &port.http {
             Some(answers) => post(answers, connection, tab, request).await,
             None => text(StatusCode::FORBIDDEN, "there are only WebSockets on this port".into()),
@@ -308,6 +404,7 @@ async fn post(
         let reason = "the content type must be application/json".into();
         return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason);
     }
+    let caller = caller_of(request.headers());
     let limits = &answers.limits;
     let mut held = tab.clone().hold();
     let read = read_body(request.into_body(), limits.max_request_size, &mut held);
@@ -324,7 +421,8 @@ async fn post(
             return text(StatusCode::REQUEST_TIMEOUT, reason);
         }
     };
-    let answer = ClientHandler::new(answers.clone()).answer(&body).await;
+    let client = ClientHandler::new(answers.clone()).with_caller(caller);
+    let answer = client.answer(&body).await;
     drop((body, held));
     let Some(answer) = answer else { return Response::new(HttpBody::empty()) };
     let bytes = answer.json.get().len();
@@ -339,7 +437,7 @@ async fn post(
 }
 
 /// Why a body was not read.
-enum BodyError {
+pub(super) enum BodyError {
     TooLarge,
     /// Other clients hold all the bytes that the server has.
     Busy,
@@ -347,7 +445,11 @@ enum BodyError {
 }
 
 /// Reads a body of at most `most` bytes, which `held` counts as they arrive.
-async fn read_body(body: Incoming, most: u32, held: &mut HeldBytes) -> Result<Vec<u8>, BodyError> {
+pub(super) async fn read_body(
+    body: Incoming,
+    most: u32,
+    held: &mut HeldBytes,
+) -> Result<Vec<u8>, BodyError> {
     let announced = body.size_hint().lower();
     // Does not read a body that is announced as too long.
     if announced > u64::from(most) {
@@ -396,7 +498,7 @@ fn health(context: &RpcContext) -> Response<HttpBody> {
 }
 
 /// A response; its bytes and its write guard are held until the last byte is written.
-fn json_body(
+pub(super) fn json_body(
     status: StatusCode,
     answer: RpcResponse,
     held: Option<(HeldBytes, WriteGuard)>,
@@ -425,7 +527,7 @@ pub(super) fn text(status: StatusCode, body: String) -> Response<HttpBody> {
     response(status, "text/plain; charset=utf-8", body.into())
 }
 
-fn response(status: StatusCode, kind: &'static str, body: Bytes) -> Response<HttpBody> {
+pub(super) fn response(status: StatusCode, kind: &'static str, body: Bytes) -> Response<HttpBody> {
     let mut answer = Response::new(HttpBody::new(Full::new(body)));
     *answer.status_mut() = status;
     let kind = header::HeaderValue::from_static(kind);

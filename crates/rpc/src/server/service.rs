@@ -4,6 +4,7 @@ use super::{
     budget::BufferBudget,
     config::ConnectionLimits,
     request::{IncomingMessage, RequestId},
+    span::{mark_failed, request_span},
 };
 use crate::RpcError;
 use jsonrpsee::{
@@ -21,7 +22,7 @@ use jsonrpsee::{
         },
     },
 };
-use retrie_telemetry::rpc::ServerMetrics;
+use retrie_telemetry::{rpc::ServerMetrics, spans::TraceContext};
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use std::{
@@ -32,6 +33,7 @@ use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant as Deadline, timeout_at},
 };
+use tracing::Instrument;
 
 /// Ids of connections, unique over all servers; they identify the owners of subscriptions.
 static NEXT_CONNECTION: AtomicUsize = AtomicUsize::new(0);
@@ -53,13 +55,20 @@ pub(super) struct ClientHandler {
     id: ConnectionId,
     /// Where notifications go, if the transport has them.
     notifications: Option<(MethodSink, BoundedSubscriptions)>,
+    /// The span of the client that its requests are a part of.
+    caller: TraceContext,
 }
 
 impl ClientHandler {
     /// A client that cannot subscribe.
     pub(super) fn new(answers: MethodService) -> Self {
         let id = ConnectionId(NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed));
-        Self { answers, id, notifications: None }
+        Self { answers, id, notifications: None, caller: TraceContext::default() }
+    }
+
+    /// Makes the requests a part of the caller's span.
+    pub(super) fn with_caller(self, caller: TraceContext) -> Self {
+        Self { caller, ..self }
     }
 
     /// Adds a sink for notifications, so that the client can subscribe.
@@ -85,7 +94,16 @@ impl ClientHandler {
         match IncomingMessage::new(text) {
             IncomingMessage::Call { id, method, params } => {
                 let start = Instant::now();
-                let (response, subscription) = self.call(&id, &method, params).await;
+                let known = || match self.answers.methods.method(&method) {
+                    Some(_) => &*method,
+                    None => "unknown",
+                };
+                let span = request_span(&self.caller, known);
+                let called = self.call(&id, &method, params).instrument(span.clone());
+                let (response, subscription) = called.await;
+                if !response.is_success() {
+                    mark_failed(&span);
+                }
                 self.answers.metrics.answered(&method, start.elapsed(), response.is_success());
                 let answer = RpcResponse::new(response, &id);
                 Some(RpcResponse { subscriptions: subscription.into_iter().collect(), ..answer })

@@ -120,7 +120,13 @@ async fn queue_notifications(
     queue: mpsc::Sender<OutgoingMessage>,
     tab: Arc<ConnectionBudget>,
 ) {
-    while let Some(json) = told.recv().await {
+    loop {
+        // Subscriptions learn from this end that the client is gone, also those with nothing to send.
+        let json = tokio::select! {
+            () = queue.closed() => return,
+            json = told.recv() => json,
+        };
+        let Some(json) = json else { return };
         let held = loop {
             if let Some(held) = tab.clone().take(json.get().len()).await {
                 break held;

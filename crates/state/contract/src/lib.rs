@@ -78,5 +78,6 @@ pub use crate::backend::{
     PartialState, PartialTree, Prefetcher, ProofHole, ProofShards, ProvenanceQueries, RangeAnswer,
     RangeChanges, RangeFormat, RangeServer, RowScan, RowTable, ScanDirection, SortedRecords,
     StateChunks, StateHistory, StateRanges, StateTrie, TableRow, TrieLeaf, WitnessAudit,
-    WitnessMaker, WitnessRequest, WitnessSupport, compare_rows, flat, open_with_retry, prefix_end,
+    WitnessMaker, WitnessRequest, WitnessSupport, compare_rows, flat, lower_thread_priority,
+    open_with_retry, prefix_end,
 };

@@ -5,7 +5,9 @@ use super::{
     read::{self, ChainRead, canonical, items},
 };
 use crate::{
-    CorruptRow, ReadError, ReadTxn, Result, checksum, codecs,
+    CorruptRow, ReadError, ReadTxn, Result,
+    addresses::{AddressRows, check_addresses},
+    checksum, codecs,
     index_tables::check_tables,
     logs::LogCheck,
     pieces,
@@ -42,8 +44,8 @@ impl ReadTxn {
     /// Reads all stored blocks in the order of their ids and passes each to `block`. Checks that
     /// tables agree: indices by hash and number in both directions, the canonical chain (without
     /// gaps, and linked by parents), total difficulties, the lookup table of transactions, hashes
-    /// of code, of access lists and of keys, the log index, and that no row is left over. Faults go
-    /// to `fault`.
+    /// of code, of access lists and of keys, the log and address indexes, and that no row is left
+    /// over. Faults go to `fault`.
     pub fn check_chain(
         &self,
         block: &mut dyn FnMut(StoredBlock),
@@ -88,6 +90,7 @@ impl ReadTxn {
         check.canonical_chain()?;
         check.all_logs()?;
         check.index_tables()?;
+        check.addresses()?;
         check.nothing_left_over()
     }
 }
@@ -314,6 +317,16 @@ impl ChainCheck<'_> {
         let (tables, entries) = check_tables(self.read, self.fault)?;
         self.rows[ChainTable::IndexTables as usize] += tables;
         self.rows[ChainTable::IndexEntries as usize] += entries;
+        Ok(())
+    }
+
+    fn addresses(&mut self) -> Result<(), ReadError> {
+        let AddressRows { blocks, history, nonces, creators } =
+            check_addresses(self.read, self.fault)?;
+        self.rows[ChainTable::AddressBlocks as usize] += blocks;
+        self.rows[ChainTable::AddressHistory as usize] += history;
+        self.rows[ChainTable::SenderNonces as usize] += nonces;
+        self.rows[ChainTable::ContractCreators as usize] += creators;
         Ok(())
     }
 

@@ -1,10 +1,15 @@
 //! Pruning of old blocks: bodies, receipts, access lists and rows of the lookup table are deleted once
 //! the chain has grown far enough above them. A chain that was started from a state has only headers up to
 //! that block.
+//!
+//! Every new tip prunes about what it adds. Where more is old, because flags have changed or a chain was
+//! copied, [`DatabaseEnv::prune_history`] deletes it step by step. The rows of a step, and the notes that
+//! say from which block on each kind is whole, change in one transaction: after a crash the chain is as
+//! after one of the steps.
 
 use super::read::{self, ChainRead, canonical};
 use crate::{
-    HistoryKept, ReadError, ReadTxn, Result, WriteTxn, notes, pieces,
+    DatabaseEnv, HistoryKept, ReadError, ReadTxn, Result, WriteTxn, notes, pieces,
     raw::RawRead,
     tables::{BlockId, ChainTable},
 };
@@ -53,12 +58,80 @@ fn number_in<R: ChainRead + ?Sized>(read: &R, name: &str) -> Result<u64, ReadErr
     })
 }
 
+/// The oldest block from number `from` on and below `keep_from` that has rows in `table`.
+fn oldest<R: RawRead + ?Sized>(
+    read: &R,
+    table: ChainTable,
+    from: u64,
+    keep_from: u64,
+) -> Result<Option<BlockId>, ReadError> {
+    if keep_from <= from {
+        return Ok(None);
+    }
+    let table = read.chain(table);
+    let row = read.raw_seek(table, Some(&from.to_be_bytes()), ScanDirection::Forward)?;
+    let Some((key, _)) = row else { return Ok(None) };
+    let id = key.get(..BlockId::LEN).and_then(BlockId::from_bytes);
+    let bad = || ReadError::corrupt(table.name, &key, "the key does not begin with a block id");
+    let id = id.ok_or_else(bad)?;
+    Ok((id.number < keep_from).then_some(id))
+}
+
+/// Whether blocks below the tip `tip` have a part that is no longer kept.
+fn has_old_parts<R: ChainRead + ?Sized>(
+    read: &R,
+    kept: HistoryKept,
+    tip: u64,
+) -> Result<bool, ReadError> {
+    for (table, from, kept) in [
+        (ChainTable::Bodies, 1, kept.bodies),
+        (ChainTable::Receipts, 0, kept.receipts),
+        (ChainTable::AccessLists, 0, kept.access_lists),
+    ] {
+        if oldest(read, table, from, kept.first(tip))?.is_some() {
+            return Ok(true);
+        }
+    }
+    let first = read.first()?.map_or(0, |first| first.number);
+    Ok(lookup_below(read)?.max(first) < kept.lookup.first(tip))
+}
+
+impl DatabaseEnv {
+    /// Takes one step in deleting what is no longer [kept](crate::OpenOptions::kept) of old blocks:
+    /// oldest blocks first, including side blocks, about `rows` rows of each kind (up to the end of a
+    /// block) in one transaction. Returns whether there may be more to do. It does not wait for other
+    /// writers if there is nothing to delete.
+    ///
+    /// # Errors
+    /// [`DbError::Corrupt`](crate::DbError::Corrupt) for damaged rows; any failure of the database.
+    pub fn prune_history(&self, rows: usize) -> Result<bool> {
+        let kept = self.inner.kept;
+        let read = self.begin_read()?;
+        let Some(tip) = read.tip()? else { return Ok(false) };
+        if !has_old_parts(&read, kept, tip.number)? {
+            return Ok(false);
+        }
+        // Do not hold the snapshot while waiting for the write transaction.
+        drop(read);
+        let mut txn = self.begin_write()?;
+        // The chain may have been unwound since.
+        let Some(tip) = txn.tip()? else { return Ok(false) };
+        txn.prune_rows(tip.number, rows.max(1))?;
+        txn.commit()?;
+        Ok(true)
+    }
+}
+
 impl WriteTxn {
     /// Prunes old blocks below the new tip `tip`, which has `transactions` transactions: oldest
     /// blocks first, including side blocks, a bounded part of each kind.
     pub(super) fn prune_blocks(&mut self, tip: u64, transactions: usize) -> Result<()> {
+        self.prune_rows(tip, transactions + BEYOND)
+    }
+
+    /// The same, about `budget` rows of each kind.
+    fn prune_rows(&mut self, tip: u64, budget: usize) -> Result<()> {
         let HistoryKept { bodies, receipts, lookup, access_lists } = self.kept();
-        let budget = transactions + BEYOND;
         // Bodies first: pruning a body also deletes the block's receipts and lookup rows.
         self.prune_bodies(bodies.first(tip), budget)?;
         self.prune_receipts(receipts.first(tip), budget)?;
@@ -70,7 +143,7 @@ impl WriteTxn {
         let table = self.chain(ChainTable::Bodies);
         let (mut deleted, mut pruned) = (0, 0);
         while deleted < budget
-            && let Some(id) = self.oldest(ChainTable::Bodies, 1, keep_from)?
+            && let Some(id) = oldest(self, ChainTable::Bodies, 1, keep_from)?
         {
             let is_canonical = canonical(self, id.number)?.is_some_and(|(_, of)| of == id);
             if is_canonical {
@@ -93,7 +166,7 @@ impl WriteTxn {
         let table = self.chain(ChainTable::Receipts);
         let (mut deleted, mut pruned) = (0, None);
         while deleted < budget
-            && let Some(id) = self.oldest(ChainTable::Receipts, 0, keep_from)?
+            && let Some(id) = oldest(self, ChainTable::Receipts, 0, keep_from)?
         {
             deleted += pieces::delete_prefix(self, table, &id.to_bytes())?;
             pruned = Some(id.number + 1);
@@ -105,7 +178,7 @@ impl WriteTxn {
         let table = self.chain(ChainTable::AccessLists);
         let mut deleted = 0;
         while deleted < budget
-            && let Some(id) = self.oldest(ChainTable::AccessLists, 0, keep_from)?
+            && let Some(id) = oldest(self, ChainTable::AccessLists, 0, keep_from)?
         {
             deleted += pieces::delete_prefix(self, table, &id.to_bytes())?;
         }
@@ -130,25 +203,6 @@ impl WriteTxn {
             number += 1;
         }
         if number > from { self.raise(LOOKUP, number) } else { Ok(()) }
-    }
-
-    /// The oldest block from number `from` on and below `keep_from` that has rows in `table`.
-    fn oldest(
-        &self,
-        table: ChainTable,
-        from: u64,
-        keep_from: u64,
-    ) -> Result<Option<BlockId>, ReadError> {
-        if keep_from <= from {
-            return Ok(None);
-        }
-        let table = self.chain(table);
-        let row = self.raw_seek(table, Some(&from.to_be_bytes()), ScanDirection::Forward)?;
-        let Some((key, _)) = row else { return Ok(None) };
-        let id = key.get(..BlockId::LEN).and_then(BlockId::from_bytes);
-        let bad = || ReadError::corrupt(table.name, &key, "the key does not begin with a block id");
-        let id = id.ok_or_else(bad)?;
-        Ok((id.number < keep_from).then_some(id))
     }
 
     /// Removes the transactions of the canonical block `number` from the lookup table.

@@ -550,6 +550,55 @@ fn bodies_of_old_blocks_go_with_all_that_is_read_from_them() {
     assert_no_faults(&db);
 }
 
+/// The database is opened anew for each step, and a larger step is lost before it.
+#[test]
+fn after_every_step_of_pruning_the_chain_is_what_the_notes_say() {
+    let growing = GrowingChain::new();
+    let chain = &growing.chain;
+    let db = growing.open(HistoryKept::default());
+    growing.insert(&db, 0..30);
+    assert!(!db.prune_history(1).unwrap(), "all is kept");
+    drop(db);
+    let receipts = KeptBlocks { from: u64::MAX, last: 2 };
+    let kept = HistoryKept { bodies: LAST_5, receipts, lookup: LAST_5, ..HistoryKept::default() };
+    let next = child(chain.last(), 30, transactions(30));
+    let (mut steps, mut before) = (0, [0; 3]);
+    loop {
+        let db = growing.open(kept);
+        let mut lost = db.begin_write().unwrap();
+        lost.insert_block(&next.new_block()).unwrap();
+        assert!(lost.bodies_pruned_below().unwrap() >= 25);
+        drop(lost);
+        let more = db.prune_history(7).unwrap();
+        let read = db.begin_read().unwrap();
+        let bodies = read.bodies_pruned_below().unwrap();
+        let receipts = read.receipts_pruned_below().unwrap();
+        let lookup = read.lookup_pruned_below().unwrap();
+        for (number, block) in (0_u64..).zip(chain) {
+            let has_body = read.body(&block.hash).is_ok();
+            assert_eq!(has_body, number == 0 || number >= bodies, "{number}");
+            if number >= receipts {
+                assert_eq!(read.receipts(&block.hash).unwrap(), Some(block.receipts.clone()));
+            }
+            for tx in &block.block.body.transactions {
+                let is_found = read.transaction_by_hash(tx.tx_hash()).unwrap().is_some();
+                assert!(is_found || number < bodies.max(lookup), "{number}");
+            }
+        }
+        let now = [bodies, receipts, lookup];
+        assert!(now.iter().zip(before).all(|(now, before)| *now >= before), "{now:?}");
+        before = now;
+        drop(read);
+        assert_no_faults(&db);
+        if !more {
+            break;
+        }
+        steps += 1;
+    }
+    assert_eq!(before, [24, 27, 24]);
+    assert!(steps > 10, "{steps}");
+}
+
 #[test]
 fn old_transactions_are_found_by_hash_no_more_and_all_else_stays() {
     let growing = GrowingChain::new();

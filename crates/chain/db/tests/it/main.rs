@@ -1,5 +1,6 @@
 //! Tests of `retrie-db` from outside: a module for each subject, one program for all.
 
+mod addresses;
 mod chain;
 mod common;
 mod datadir;

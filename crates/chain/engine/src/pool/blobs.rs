@@ -1,7 +1,7 @@
 //! [`BlobStore`]: sidecars by versioned hash, also of recently mined transactions.
 
 use crate::pool::{BlobSidecar, PoolTransaction};
-use alloy_eips::eip4844::{BlobAndProofV1, BlobAndProofV2};
+use alloy_eips::eip4844::{Blob, BlobAndProofV1, BlobAndProofV2, Bytes48};
 use alloy_primitives::{B256, map::HashMap};
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -36,6 +36,25 @@ impl PooledBlob {
         let first = self.index * PROOFS_PER_BLOB;
         let proofs = sidecar.cell_proofs.get(first..first + PROOFS_PER_BLOB)?.to_vec();
         Some(BlobAndProofV2 { blob, proofs })
+    }
+
+    /// The blob. `None` if the sidecar has no blob of this index; this holds for the proofs too.
+    pub fn blob(&self) -> Option<&Blob> {
+        match &*self.sidecar {
+            BlobSidecar::Eip4844(sidecar) => sidecar.blobs.get(self.index),
+            BlobSidecar::Eip7594(sidecar) => sidecar.blobs.get(self.index),
+        }
+    }
+
+    /// The proofs of the blob: one, or one for each of its cells.
+    pub fn proofs(&self) -> Option<&[Bytes48]> {
+        match &*self.sidecar {
+            BlobSidecar::Eip4844(sidecar) => sidecar.proofs.get(self.index..=self.index),
+            BlobSidecar::Eip7594(sidecar) => {
+                let first = self.index * PROOFS_PER_BLOB;
+                sidecar.cell_proofs.get(first..first + PROOFS_PER_BLOB)
+            }
+        }
     }
 }
 

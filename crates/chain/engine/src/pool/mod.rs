@@ -50,6 +50,7 @@
 mod admission;
 mod best;
 mod blobs;
+mod cells;
 mod config;
 mod error;
 mod inner;
@@ -65,6 +66,7 @@ pub use config::{PoolConfig, SubPoolLimit};
 pub use error::{PoolConflictError, PoolError, SenderError, SidecarError, TransactionError};
 pub use inner::PoolCounters;
 pub use journal::JournalError;
+pub use retrie_chainspec::CellMask;
 pub use rules::NextBlock;
 pub use sender::{HeadState, HeadStateProvider};
 pub use subpool::SubPoolStats;
@@ -77,13 +79,16 @@ use alloy_consensus::{
     Transaction as _,
     transaction::{Recovered, SignerRecoverable},
 };
+use alloy_eips::eip4844::BlobCellsAndProofsV1;
 use alloy_primitives::{
     Address, B256,
     map::{HashMap, HashSet},
 };
+use cells::CellCache;
 use inner::PoolInner;
 use journal::{JournalEntry, PoolJournal};
 use parking_lot::RwLock;
+use rayon::iter::{IndexedParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use retrie_chainspec::{
     ChainSpec,
     primitives::{SealedHeader, Transaction},
@@ -162,6 +167,7 @@ struct PoolShared {
     config: PoolConfig,
     spec: Arc<ChainSpec>,
     contents: RwLock<PoolInner>,
+    cells: CellCache,
     pending: broadcast::Sender<Arc<PoolTransaction>>,
     rejected: AtomicU64,
     /// Number of authorizations whose signers were recovered, and of blobs whose proofs were
@@ -190,6 +196,7 @@ impl TransactionPool {
             config,
             spec,
             contents: RwLock::new(contents),
+            cells: CellCache::default(),
             pending,
             rejected: AtomicU64::new(0),
             recovered: AtomicU64::new(0),
@@ -516,6 +523,26 @@ impl TransactionPool {
     pub fn blobs(&self, versioned_hashes: &[B256]) -> Vec<Option<PooledBlob>> {
         let contents = self.shared.contents.read();
         versioned_hashes.iter().map(|versioned| contents.blobs.blob(versioned)).collect()
+    }
+
+    /// Cells of the blobs with these versioned hashes, as [`blobs`](Self::blobs) finds them: those
+    /// of the mask, in ascending order of their indices, with their proofs. Blobs with one proof
+    /// count as unknown.
+    ///
+    /// Takes milliseconds for each blob that it extends, and uses all cores.
+    pub fn blob_cells(
+        &self,
+        versioned_hashes: &[B256],
+        mask: CellMask,
+    ) -> Vec<Option<BlobCellsAndProofsV1>> {
+        let blobs = versioned_hashes.par_iter().zip(self.blobs(versioned_hashes));
+        blobs.map(|(hash, blob)| self.shared.cells.of_blob(hash, &blob?, mask)).collect()
+    }
+
+    /// How many of these blobs [`blob_cells`](Self::blob_cells) would extend.
+    pub fn blobs_to_extend(&self, versioned_hashes: &[B256]) -> usize {
+        let cells = &self.shared.cells;
+        versioned_hashes.iter().filter(|hash| !cells.has_extension(hash)).count()
     }
 
     /// The sidecar of a pooled or recently mined transaction.

@@ -6,7 +6,7 @@ use alloy_consensus::{
 };
 use alloy_eips::{
     eip2718::Encodable2718,
-    eip7594::{BlobTransactionSidecarVariant, Encodable7594},
+    eip7594::{BlobSidecarEncoding, BlobTransactionSidecarVariant, Encodable7594},
 };
 use alloy_primitives::{Address, B256, U256};
 use retrie_chainspec::primitives::Transaction;
@@ -158,6 +158,15 @@ impl PoolTransaction {
         // One byte for the type, the transaction without it, the fields of the sidecar.
         let payload_length = self.encoded_length - 1 + sidecar.encode_7594_len();
         1 + alloy_rlp::Header { list: true, payload_length }.length_with_payload()
+    }
+
+    /// As [`pooled_length`](Self::pooled_length), but without the blobs of its sidecar, as eth/72
+    /// sends it (EIP-8070). `None` unless it is a blob transaction with cell proofs.
+    pub fn pooled_length_without_blobs(&self) -> Option<usize> {
+        let sidecar = self.sidecar.as_ref().filter(|sidecar| sidecar.is_eip7594())?;
+        let rest = sidecar.encode_7594_len_with(BlobSidecarEncoding::WithoutBlobs);
+        let payload_length = self.encoded_length - 1 + rest;
+        Some(1 + alloy_rlp::Header { list: true, payload_length }.length_with_payload())
     }
 
     /// Approximate size in memory in bytes, sidecar included.

@@ -8,18 +8,18 @@ use alloy_consensus::{
 };
 use alloy_eips::{
     eip2718::Decodable2718,
-    eip4844::{Blob, BlobTransactionSidecar, env_settings::EnvKzgSettings},
+    eip4844::{Blob, BlobCellsAndProofsV1, BlobTransactionSidecar, env_settings::EnvKzgSettings},
     eip4895::Withdrawal,
     eip7002,
     eip7594::BlobTransactionSidecarEip7594,
 };
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
 use alloy_rpc_types_engine::{ExecutionPayload, ForkchoiceState, PayloadAttributes, PayloadId};
-use common::{NodeSetup, RunningNode, TestNode, attributes, code, only_head, valid};
+use common::{NodeSetup, RunningNode, TestNode, attributes, code, only_head, syncing, valid};
 use retrie_chainspec::{ChainSpec, primitives::Transaction};
 use retrie_engine::{
     DevChain, PoolMaintainer, SealingMode,
-    pool::{BlobSidecar, PooledTransaction, TransactionOrigin},
+    pool::{BlobSidecar, CellMask, PooledTransaction, TransactionOrigin},
 };
 use retrie_pipeline::testkit::{CHAIN_ID, TestRules, TestWallet};
 use retrie_state::StateReader;
@@ -311,6 +311,8 @@ fn blobs_come_with_the_payload_that_holds_their_transaction() {
         assert_eq!(blobs[0].as_ref().unwrap().proof, sidecar.proofs[0]);
         assert!(blobs[1].is_none());
         assert_eq!(maker.api.blobs_v3(&hashes).unwrap(), None);
+        let cells = maker.api.blobs_v4(hashes, CellMask::from([0xff_u8; 16]));
+        assert_eq!(maker.runtime.block_on(cells).unwrap(), None);
         accept(&judge, &told, attributes.parent_beacon_block_root);
     }
     // 128 proofs of cells from Osaka on.
@@ -330,9 +332,28 @@ fn blobs_come_with_the_payload_that_holds_their_transaction() {
     let hashes: Vec<_> = sidecar.versioned_hashes().collect();
     assert_eq!(maker.api.blobs_v2(&hashes).unwrap().unwrap()[0].proofs.len(), 128);
     assert!(maker.api.blobs_v2(&[hashes[0], B256::ZERO]).unwrap().is_none());
+    // Cells 1 and 127, in the order of the request; a blob may be named twice.
+    let mut mask = [0_u8; 16];
+    (mask[0], mask[15]) = (0b10, 0b1000_0000);
+    let cells_of =
+        |hashes: &[B256]| maker.runtime.block_on(maker.api.blobs_v4(hashes.to_vec(), mask.into()));
+    let cells = sidecar.compute_cells().unwrap();
+    let expected = BlobCellsAndProofsV1 {
+        blob_cells: vec![Some(cells[1]), Some(cells[127])],
+        proofs: vec![Some(sidecar.cell_proofs[1]), Some(sidecar.cell_proofs[127])],
+    };
+    let given = cells_of(&[B256::ZERO, hashes[0], hashes[0]]).unwrap().unwrap();
+    assert_eq!(given, [None, Some(expected.clone()), Some(expected)]);
+    assert_eq!(cells_of(&[]).unwrap(), Some(vec![]));
+    assert_eq!(cells_of(&[hashes[0]; 128]).unwrap().unwrap().len(), 128);
+    assert_eq!(cells_of(&[hashes[0]; 129]).unwrap_err().code(), -38004);
     // Its answer has room for one proof per blob: it was null for every blob.
     assert_eq!(maker.api.blobs_v1(&hashes).unwrap_err().code(), -38005);
     accept(&judge, &told, attributes.parent_beacon_block_root);
+    // A node that is behind has no blobs to offer: null, and not a list of nulls.
+    let unknown = only_head(B256::repeat_byte(9));
+    assert_eq!(maker.fcu(3, unknown, None).unwrap().payload_status, syncing());
+    assert_eq!(cells_of(&hashes).unwrap(), None);
 }
 
 #[test]

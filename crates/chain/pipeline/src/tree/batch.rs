@@ -27,6 +27,7 @@
 use super::{
     BlockTree, HeadChange,
     root_task::{BaseStates, BlockWrites, PendingRoot, RootComputation},
+    spans::batch_span,
     verify::CheckedExecution,
 };
 use crate::{PipelineError, PreparedBlock};
@@ -83,6 +84,8 @@ impl<'a> BlockTree<'a> {
         let begun = Instant::now();
         let Some(first) = blocks.first() else { return 0 };
         let floor = BlockRef::new(first.number().saturating_sub(1), first.parent_hash());
+        let span = batch_span(first);
+        let entered = span.enter();
         let (mut taken, mut last, mut executed) = (0, first, Ok(()));
         for block in blocks {
             self.prefetch(&blocks[taken..]);
@@ -105,7 +108,8 @@ impl<'a> BlockTree<'a> {
                 self.ahead.send(executed, half)
             }
         };
-        self.ahead.push(PendingRoot { block, floor, is_batch: true, begun, task: half_way });
+        drop(entered);
+        self.ahead.push(PendingRoot { block, floor, is_batch: true, begun, span, task: half_way });
         taken
     }
 

@@ -1,5 +1,6 @@
 //! The thread that makes imported blocks durable while the next ones execute.
 
+use super::spans::commit_span;
 use crate::{
     BlockWithReceipts, ChainStore, ExecutedBlock, PipelineError, ProposalSet, block::InnerBlock,
 };
@@ -46,7 +47,7 @@ impl<'a> CommitThread<'a> {
             .spawn_scoped(scope, move || {
                 for job in inbox {
                     let start = Instant::now();
-                    let outcome = commit(chain, &job);
+                    let outcome = commit_span(&job.blocks).in_scope(|| commit(chain, &job));
                     metrics.commit_seconds.observe(start.elapsed().as_secs_f64());
                     if let (Ok(_), Some(last)) = (&outcome, job.blocks.last()) {
                         metrics.durable.set(last.block().number as i64);

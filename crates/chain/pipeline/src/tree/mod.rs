@@ -21,6 +21,7 @@ mod driver;
 mod prefetch;
 mod root_hints;
 mod root_task;
+mod spans;
 mod verify;
 
 use crate::{BlockWithReceipts, ChainSetupError, ChainStore, ExecutedBlock, PipelineError};

@@ -23,6 +23,7 @@
 use super::{
     BlockTree,
     batch::{BlockBatch, OpenBatch},
+    spans::block_span,
     verify::CheckedExecution,
 };
 use crate::{
@@ -40,6 +41,7 @@ use std::{
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
+use tracing::Span;
 
 /// Blocks, or batches, that may be ahead: one whose root is being computed, one that waits for that
 /// thread, and one that was executed meanwhile. More would not keep the two threads busier, but
@@ -123,6 +125,8 @@ struct QueuedRootTask<'a> {
     task: RootComputation<'a>,
     /// Receives the states, for the block above.
     states: PendingStates,
+    /// The span that the task is a part of.
+    span: Span,
     reply: Sender<Result<ComputedRoot, PipelineError>>,
 }
 
@@ -142,6 +146,8 @@ pub(super) struct PendingRoot {
     pub(super) floor: BlockRef,
     pub(super) is_batch: bool,
     pub(super) begun: Instant,
+    /// The span of its verification.
+    pub(super) span: Span,
     /// The running root task, or why the execution failed.
     pub(super) task: Result<RootTaskHandle, PipelineError>,
 }
@@ -175,8 +181,9 @@ impl<'a> RootTaskQueue<'a> {
         std::thread::Builder::new()
             .name(THREAD.into())
             .spawn_scoped(scope, move || {
-                for QueuedRootTask { task: half, states, reply } in inbox {
-                    let rooted = half.run(&chain.states);
+                for QueuedRootTask { task: half, states, span, reply } in inbox {
+                    let rooted = span.in_scope(|| half.run(&chain.states));
+                    drop(span);
                     if let Ok(rooted) = &rooted {
                         // Only this thread fills the cell.
                         let _ = states.set(rooted.states.clone());
@@ -237,7 +244,8 @@ impl<'a> RootTaskQueue<'a> {
         executed.chain(self.open_batch.iter().map(|run| &run.executed)).flat_map(BlockBatch::iter)
     }
 
-    /// Gives the root task of an execution to the thread.
+    /// Gives the root task of an execution to the thread. The task becomes a part of the current
+    /// span.
     pub(super) fn send(
         &self,
         executed: BlockBatch,
@@ -246,7 +254,8 @@ impl<'a> RootTaskQueue<'a> {
         let states = PendingStates::default();
         let (reply, rooted) = bounded(1);
         let delta = half.writes.sum().clone();
-        let job = QueuedRootTask { task: half, states: states.clone(), reply };
+        let span = Span::current();
+        let job = QueuedRootTask { task: half, states: states.clone(), span, reply };
         self.jobs.send(job).map_err(|_| PipelineError::Thread { thread: THREAD })?;
         Ok(RootTaskHandle { executed, delta, states, result: rooted })
     }
@@ -283,9 +292,12 @@ impl BlockTree<'_> {
         let begun = self.record_prepare(&block);
         let PreparedBlock { block, access_list, .. } = block;
         let floor = BlockRef::new(block.number().saturating_sub(1), block.parent_hash());
+        let span = block_span(&block);
+        let entered = span.enter();
         let half_way = self.start_root_task(block.clone(), access_list.as_deref());
+        drop(entered);
         self.stop_prefetch(&block.hash());
-        self.ahead.push(PendingRoot { block, floor, is_batch: false, begun, task: half_way });
+        self.ahead.push(PendingRoot { block, floor, is_batch: false, begun, span, task: half_way });
     }
 
     fn start_root_task(
@@ -306,13 +318,13 @@ impl BlockTree<'_> {
         if self.ahead.blocks.front().is_some_and(is_coming) && !wait {
             return None;
         }
-        let PendingRoot { block, is_batch: is_run, begun, task: half_way, .. } =
+        let PendingRoot { block, is_batch: is_run, begun, span, task: half_way, .. } =
             self.ahead.blocks.pop_front()?;
         let verified = half_way.and_then(|half_way| self.await_root(half_way));
         let outcome = match verified {
             // This says nothing about any single block of the batch yet.
             Err(error) if is_run => Err(error),
-            verified => self.insert_verified(verified, begun),
+            verified => self.insert_verified(verified, begun, &span),
         };
         if outcome.is_err() {
             self.discard_ahead();

@@ -4,6 +4,7 @@ use super::{
     BlockTree,
     batch::BlockBatch,
     root_task::{BaseStates, BlockWrites, ComputedRoot, RootComputation},
+    spans::{block_span, record_reads},
 };
 use crate::{
     BlockWithReceipts, ExecutedBlock, InvalidBlockError, PipelineError, PreparedBlock, SessionSet,
@@ -22,10 +23,12 @@ use retrie_execution::{
 };
 use retrie_log_tables::{TableBuilder, TableSpan};
 use retrie_state::{BlockRef, StateDelta, StateError, StateReader, StoreError};
+use retrie_telemetry::spans::TraceContext;
 use std::{
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
+use tracing::Span;
 
 /// A block after the first half of its verification: everything that needs no state root is
 /// checked.
@@ -77,12 +80,14 @@ impl<'a> BlockTree<'a> {
     pub fn insert(&mut self, block: PreparedBlock) -> Result<Arc<ExecutedBlock>, PipelineError> {
         let begun = self.record_prepare(&block);
         let PreparedBlock { block, access_list, .. } = block;
+        let span = block_span(&block);
+        let _entered = span.enter();
         let parent = self.parent_of(&block);
         let hash = block.hash();
         let verified =
             parent.and_then(|parent| self.verify(block, access_list.as_deref(), &parent));
         self.stop_prefetch(&hash);
-        self.insert_verified(verified, begun)
+        self.insert_verified(verified, begun, &span)
     }
 
     /// Records the time that the block's preparation took. Returns the time at which its
@@ -93,14 +98,16 @@ impl<'a> BlockTree<'a> {
         Instant::now()
     }
 
-    /// Counts a verified block and adds it to the tree.
+    /// Counts a verified block and adds it to the tree. Its commit will be a part of `span`.
     pub(super) fn insert_verified(
         &mut self,
         verified: Result<ExecutedBlock, PipelineError>,
         begun: Instant,
+        span: &Span,
     ) -> Result<Arc<ExecutedBlock>, PipelineError> {
         match verified {
-            Ok(block) => {
+            Ok(mut block) => {
+                block.trace = TraceContext::of(span);
                 let took = begun.elapsed() / block.batch_len() as u32;
                 block.batch().for_each(|of| self.count(&of.block, took));
                 Ok(self.add(Arc::new(block)))
@@ -203,6 +210,8 @@ impl<'a> BlockTree<'a> {
         let surroundings = ParentContext::new(self, parent);
         let input =
             ExecutionInput::new(state, &surroundings, &surroundings).with_code_cache(&self.codes);
+        let (execution, execution_begun) = (tracing::debug_span!("execution"), SystemTime::now());
+        let entered = execution.enter();
         let (mut outcome, roots, proving) = if self.checks_receipt_roots(number) {
             self.execute_with_roots(&block, at.at(), input)?
         } else {
@@ -218,6 +227,8 @@ impl<'a> BlockTree<'a> {
             };
             (outcome?, None, Duration::ZERO)
         };
+        drop(entered);
+        record_reads(&execution, execution_begun, &outcome);
 
         validate_outcome(&spec, sealed, &outcome, roots.as_deref()).map_err(invalid)?;
         let head = parent_chain.child(&chain.spec, hash, header);

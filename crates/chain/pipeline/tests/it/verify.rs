@@ -2,9 +2,17 @@
 //! datadir; `unwind` and a second import leave the datadir as it was.
 
 use crate::common::{NodeSetup, TestNode, batches, import_into, test_chain};
+use alloy_consensus::Transaction as _;
+use alloy_primitives::B256;
 use mdbx::{DatabaseFlags, Environment, Geometry, WriteFlags};
-use retrie_chainspec::{ChainSpec, primitives::Block};
-use retrie_db::{DatabaseEnv, LogBounds, OpenOptions};
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Block, Receipt, RecoveredBlock},
+};
+use retrie_db::{
+    AddressBounds, BlockParticipants, ChainRead, ContractCreation, DatabaseEnv, DbError, LogBounds,
+    OpenOptions, TransactionParticipants,
+};
 use retrie_pipeline::{
     ImportOptions, PipelineError, RootCheckMode,
     testkit::TestRules,
@@ -53,6 +61,32 @@ fn index_logs(node: &TestNode) {
     let chain = node.open();
     let bounds = LogBounds { postings: 12, behind: 1, ..LogBounds::default() };
     while chain.db().index_logs(&bounds, &AtomicBool::new(false)).unwrap() {}
+    let bounds = AddressBounds { participants: 12, ..AddressBounds::default() };
+    let shown = |hash: &B256| -> Result<_, DbError> {
+        let read = chain.db().begin_read()?;
+        let receipts = read.receipts(hash)?.unwrap_or_default();
+        Ok(read.recovered_block(hash)?.map(|block| shown_by_block(&block, &receipts)))
+    };
+    while chain.db().index_addresses(&bounds, &AtomicBool::new(false), shown).unwrap() {}
+}
+
+/// The participants that a block shows by itself; each transaction counts as a creation too.
+fn shown_by_block(block: &RecoveredBlock, receipts: &[Receipt]) -> BlockParticipants {
+    let body = block.body().transactions.iter().zip(block.senders());
+    let transactions = body.zip(receipts).map(|((transaction, sender), receipt)| {
+        let (sender, nonce) = (*sender, transaction.nonce());
+        let contract = sender.create(nonce);
+        let logging = receipt.logs.iter().map(|log| log.address);
+        let accounts = transaction.to().into_iter().chain([sender, contract]).chain(logging);
+        let created = vec![ContractCreation { contract, creator: sender }];
+        TransactionParticipants { sender, nonce, accounts: accounts.collect(), created }
+    });
+    BlockParticipants {
+        number: block.number,
+        hash: block.hash(),
+        is_traced: true,
+        transactions: transactions.collect(),
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -174,6 +208,9 @@ fn flipped_byte_is_found_in_every_table_folded_or_not() {
     assert!(seen.contains("Receipts") && seen.contains("Codes") && seen.contains("Metadata"));
     assert!(seen.contains("AccessLists"), "{seen:?}");
     assert!(seen.contains("LogSegments") && seen.contains("LogPostings"), "{seen:?}");
+    for table in ["AddressBlocks", "AddressHistory", "SenderNonces", "ContractCreators"] {
+        assert!(seen.contains(table), "{table} was not tried: {seen:?}");
+    }
 }
 
 /// Rows that are intact but wrong: checksums do not help.
@@ -200,6 +237,10 @@ fn rows_that_contradict_each_other_are_found() {
             "Metadata",
             "LogSegments",
             "LogPostings",
+            "AddressBlocks",
+            "AddressHistory",
+            "SenderNonces",
+            "ContractCreators",
             "Flat",
             "MptAccountNodes",
             "MptStorageNodes",

@@ -7,8 +7,12 @@ use std::{
 
 use alloy_primitives::{B256, hex};
 
-use super::Era1Name;
-use crate::{error::SourceError, http::HttpFault, objects::error::ObjectError};
+use crate::{
+    era_name::{EraFileName, EraFormat},
+    error::SourceError,
+    http::HttpFault,
+    objects::error::ObjectError,
+};
 
 /// Why a download failed. Displays as one line. A file under its final name is always complete.
 #[derive(Debug)]
@@ -52,14 +56,18 @@ pub enum DownloadErrorKind {
     #[error(transparent)]
     Object(#[from] ObjectError),
     /// No public mirror of this chain is known.
-    #[error("no mirror of era1 files is known for chain {chain}")]
+    #[error("no mirror of {format} files is known for chain {chain}")]
     NoMirror {
+        /// The format.
+        format: EraFormat,
         /// Name of the chain.
         chain: String,
     },
     /// Neither a checksum file nor the page lists files of the chain.
-    #[error("neither checksums.txt nor the page itself lists era1 files of chain {chain}")]
+    #[error("neither checksums.txt nor the page itself lists {format} files of chain {chain}")]
     NoFiles {
+        /// The format.
+        format: EraFormat,
         /// Name of the chain.
         chain: String,
     },
@@ -75,10 +83,10 @@ pub enum DownloadErrorKind {
     },
     /// Two names for one epoch.
     #[error("the mirror lists two files of one epoch: {} and {}", .0.0, .0.1)]
-    TwoFiles(Box<(Era1Name, Era1Name)>),
-    /// The answer is not an era1 file, for example an error page.
-    #[error("the server sends {got} instead of an era1 file")]
-    NotEra1 {
+    TwoFiles(Box<(EraFileName, EraFileName)>),
+    /// The answer is not an era1 or ere file, for example an error page.
+    #[error("the server sends {got} instead of an era1 or ere file")]
+    NotEra {
         /// What it is.
         got: String,
     },

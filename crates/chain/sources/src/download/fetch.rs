@@ -14,7 +14,7 @@ use crate::{
     objects::{ObjectError, StoredObject},
 };
 
-/// First entry of every era1 file: the version, empty.
+/// First entry of every era1 and ere file: the version, empty.
 const MAGIC: [u8; 8] = [0x65, 0x32, 0, 0, 0, 0, 0, 0];
 
 /// A `.part` file, locked against other processes.
@@ -146,7 +146,7 @@ impl PartFile {
             && let Some(kind) = header(&answer, "content-type")
             && ["text/html", "application/json"].iter().any(|page| kind.starts_with(page))
         {
-            return Err(DownloadErrorKind::NotEra1 { got: kind.to_owned() });
+            return Err(DownloadErrorKind::NotEra { got: kind.to_owned() });
         }
         let total = match answer.status().as_u16() {
             200 => {
@@ -202,7 +202,7 @@ impl PartFile {
                 head.extend(buffer[..read].iter().take(MAGIC.len() - head.len()));
                 if head != MAGIC[..head.len()] {
                     self.clear()?;
-                    return Err(DownloadErrorKind::NotEra1 { got: "other data".to_owned() });
+                    return Err(DownloadErrorKind::NotEra { got: "other data".to_owned() });
                 }
                 checked = head.len() == MAGIC.len();
             }

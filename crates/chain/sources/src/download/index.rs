@@ -1,4 +1,4 @@
-//! The listing of a mirror: names of era1 files, and possibly their SHA-256.
+//! The listing of a mirror: names of era1 or ere files, and possibly their SHA-256.
 //!
 //! Mirrors list their files in one or both of these, neither of which has a version:
 //!
@@ -7,49 +7,16 @@
 //!   them;
 //! * any HTML page with the file names in its text.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::{BTreeMap, btree_map::Entry};
 
-use alloy_primitives::{B256, hex};
+use alloy_primitives::B256;
 
-/// The name of an era1 file, `mainnet-00000-5ec1ffb8.era1`: chain, epoch, and the first four bytes
-/// of the accumulator root.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Era1Name {
-    /// Name of the chain.
-    pub chain: String,
-    /// Number of the file; its first block is 8192 times this.
-    pub epoch: u64,
-    /// First bytes of the accumulator root.
-    pub root: [u8; 4],
-}
-
-impl fmt::Display for Era1Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { chain, epoch, root } = self;
-        write!(f, "{chain}-{epoch:05}-{}.era1", hex::encode(root))
-    }
-}
-
-impl Era1Name {
-    /// Reads a name; `None` if it is not one.
-    pub fn parse(name: &str) -> Option<Self> {
-        let mut parts = name.strip_suffix(".era1")?.rsplitn(3, '-');
-        let (root, epoch, chain) = (parts.next()?, parts.next()?, parts.next()?);
-        let digits = epoch.len() >= 5 && epoch.bytes().all(|b| b.is_ascii_digit());
-        let lower = root.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-        if !digits || !lower || chain.is_empty() {
-            return None;
-        }
-        let mut bytes = [0; 4];
-        hex::decode_to_slice(root, &mut bytes).ok()?;
-        Some(Self { chain: chain.to_owned(), epoch: epoch.parse().ok()?, root: bytes })
-    }
-}
+use crate::era_name::{EraFileName, EraFormat};
 
 /// A parsed checksum file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ChecksumFile {
-    /// Hashes with file names, era1 or not.
+    /// Hashes with file names, of era files or not.
     pub(super) named: Vec<(String, B256)>,
     /// Hashes without names, in order.
     pub(super) bare: Vec<B256>,
@@ -79,21 +46,31 @@ impl ChecksumFile {
     }
 }
 
-/// Every era1 name of `chain` in a text, by epoch. If an epoch has two names, they are the error.
+/// Every name of this format and `chain` in a text, by epoch. Of an ere file in several profiles it is
+/// the one that leaves out least. If an epoch has two other names, they are the error.
 pub(super) fn names_in(
     text: &str,
+    format: EraFormat,
     chain: &str,
-) -> Result<BTreeMap<u64, Era1Name>, Box<(Era1Name, Era1Name)>> {
+) -> Result<BTreeMap<u64, EraFileName>, Box<(EraFileName, EraFileName)>> {
     let mut names = BTreeMap::new();
     let no_name = |c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '.' && c != '_';
-    for name in text.split(no_name).filter_map(Era1Name::parse) {
-        if name.chain != chain {
+    for name in text.split(no_name).filter_map(EraFileName::parse) {
+        if name.chain != chain || name.format != format {
             continue;
         }
-        if let Some(other) = names.insert(name.epoch, name.clone())
-            && other != name
-        {
-            return Err(Box::new((other, name)));
+        match names.entry(name.epoch) {
+            Entry::Vacant(place) => {
+                place.insert(name);
+            }
+            Entry::Occupied(place) if place.get().digest != name.digest => {
+                return Err(Box::new((place.get().clone(), name)));
+            }
+            Entry::Occupied(mut place) => {
+                if name.profile < place.get().profile {
+                    place.insert(name);
+                }
+            }
         }
     }
     Ok(names)
@@ -102,28 +79,9 @@ pub(super) fn names_in(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloy_primitives::hex;
 
     const NAME: &str = "mainnet-00000-5ec1ffb8.era1";
-
-    #[test]
-    fn names_are_read_and_written_alike() {
-        let name = Era1Name::parse(NAME).unwrap();
-        assert_eq!((name.epoch, name.root), (0, [0x5e, 0xc1, 0xff, 0xb8]));
-        assert_eq!(name.to_string(), NAME);
-        for bad in [
-            "mainnet-0000-5ec1ffb8.era1",
-            "mainnet-00000-5ec1ffb.era1",
-            "mainnet-00000-5EC1FFB8.era1",
-            "mainnet-00000-5ec1ffb8.era",
-            "-00000-5ec1ffb8.era1",
-            "mainnet-0000x-5ec1ffb8.era1",
-            "mainnet.era1",
-            ".era1",
-            "",
-        ] {
-            assert_eq!(Era1Name::parse(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn both_kinds_of_checksum_files_are_read() {
@@ -145,10 +103,28 @@ mod tests {
             "<a href=\"/era1/{NAME}\">{NAME}</a> <td>sepolia-00000-643a00f7.era1</td>\n\
              <a href='mainnet-00001-a5364e9a.era1?x=1'>mainnet-00001-a5364..&gt;</a>"
         );
-        let names = names_in(&page, "mainnet").unwrap();
+        let era1 = |text: &str, chain| names_in(text, EraFormat::Era1, chain);
+        let names = era1(&page, "mainnet").unwrap();
         assert_eq!(names.keys().copied().collect::<Vec<_>>(), [0, 1]);
-        assert!(names_in(&page, "holesky").unwrap().is_empty());
+        assert!(era1(&page, "holesky").unwrap().is_empty());
         let two = format!("{NAME} mainnet-00000-00000000.era1");
-        assert_eq!(names_in(&two, "mainnet").unwrap_err().0.to_string(), NAME);
+        assert_eq!(era1(&two, "mainnet").unwrap_err().0.to_string(), NAME);
+        assert!(names_in(&page, EraFormat::Ere, "mainnet").unwrap().is_empty());
+    }
+
+    #[test]
+    fn of_several_profiles_the_one_that_leaves_out_least_is_taken() {
+        let name = |profile: &str| format!("mainnet-00007-00000001{profile}.ere");
+        for (profiles, best) in [
+            (["-noproofs", "", "-noreceipts"], ""),
+            (["-noproofs-noreceipts", "-noreceipts", "-noproofs"], "-noproofs"),
+            (["-noproofs-noreceipts", "-noreceipts", "-else"], "-noreceipts"),
+        ] {
+            let names =
+                names_in(&profiles.map(name).join("\n"), EraFormat::Ere, "mainnet").unwrap();
+            assert_eq!(names[&7].to_string(), name(best));
+        }
+        let two = [name(""), name("-noproofs").replace("01", "02")].join(" ");
+        assert!(names_in(&two, EraFormat::Ere, "mainnet").is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! era1 files from a public mirror or an object store. Downloads are resumable, and a file gets its
+//! era1 and ere files from a public mirror or an object store. Downloads are resumable, and a file gets its
 //! name only after it was checked.
 //!
 //! ```text
-//!  checksums.txt, index page --> Era1Mirror: name and SHA-256 by epoch
+//!  checksums.txt, index page --> EraMirror: name and SHA-256 by epoch
 //!  GET, Range ------------------> NAME.part --checks--> NAME
 //! ```
 //!
@@ -10,10 +10,11 @@
 //! one rename, synced) only after these checks:
 //!
 //! * its SHA-256 is the one in the mirror's checksum file, if the mirror has one;
-//! * everything that [`verify_era1`] checks: every block's body and receipts against its header,
-//!   the chain of hashes, the accumulator;
-//! * the accumulator begins as the file name says, the first block is the epoch's, epoch 0 begins
-//!   with the chain's genesis, and every epoch but the mirror's last is full.
+//! * everything that [`verify_era1`] or [`verify_ere`] checks: every block's body and receipts against
+//!   its header, the chain of hashes, the accumulator;
+//! * the accumulator (era1) or the hash of the last block (ere) begins as the file name says, nothing
+//!   is left out that the name promises, the first block is the epoch's, epoch 0 begins with the
+//!   chain's genesis, and every epoch but the mirror's last is full.
 //!
 //! A `.part` that fails a check is deleted; if it was resumed, the file is fetched once more from
 //! its first byte. **All names come from the mirror, so a mirror can serve a forged chain that
@@ -26,22 +27,21 @@ mod index;
 
 use std::{
     collections::BTreeMap,
-    fs::File,
-    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use alloy_primitives::{B256, hex};
 use retrie_chainspec::ChainSpec;
-use sha2::{Digest, Sha256};
 
 pub use error::{DownloadError, DownloadErrorKind};
-pub use index::Era1Name;
 
 use crate::{
+    era_name::{EraFileName, EraFormat},
     era1::{Era1Reader, Era1Summary, MAX_BLOCKS, verify_era1},
-    export::sync_folder,
+    ere::{EreReader, EreSummary, verify_ere},
+    error::SourceError,
+    export::{sha256_of, sync_folder},
     http::{BlockingClient, HttpFault, success},
     objects::{MANIFEST, StoredObject},
 };
@@ -52,20 +52,21 @@ use index::{ChecksumFile, names_in};
 const MAX_INDEX_BYTES: u64 = 16 << 20;
 
 /// The public mirror that is used by default (from the list of eth-clients/history-endpoints).
-fn default_mirror(chain: &str) -> Option<&'static str> {
-    match chain {
-        "mainnet" => Some("https://data.ethpandaops.io/era1/mainnet/"),
-        "sepolia" => Some("https://data.ethpandaops.io/era1/sepolia/"),
+fn default_mirror(format: EraFormat, chain: &str) -> Option<&'static str> {
+    match (format, chain) {
+        (EraFormat::Era1, "mainnet") => Some("https://data.ethpandaops.io/era1/mainnet/"),
+        (EraFormat::Era1, "sepolia") => Some("https://data.ethpandaops.io/era1/sepolia/"),
         _ => None,
     }
 }
 
-/// A folder with era1 files of one chain, on a server or in an object store.
+/// A folder with era1 or ere files of one chain, on a server or in an object store.
 #[derive(Debug)]
-pub struct Era1Mirror {
+pub struct EraMirror {
     remote: MirrorLocation,
+    format: EraFormat,
     spec: Arc<ChainSpec>,
-    names: BTreeMap<u64, Era1Name>,
+    names: BTreeMap<u64, EraFileName>,
     checksums: BTreeMap<u64, B256>,
 }
 
@@ -98,7 +99,55 @@ pub struct DownloadedFile {
     /// Whether the mirror has its SHA-256.
     pub has_checksum: bool,
     /// The result of the checks.
-    pub summary: Era1Summary,
+    pub summary: EraSummary,
+}
+
+/// What an intact file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EraSummary {
+    /// Number of the first block.
+    pub first_block: u64,
+    /// Number of blocks.
+    pub block_count: u64,
+    /// Parent hash of the first block.
+    pub parent_hash: B256,
+    /// Hash of the last block.
+    pub last_hash: B256,
+    /// The accumulator root of the blocks from before the merge, if they are there and it could be
+    /// computed.
+    pub accumulator: Option<B256>,
+    /// Whether it has receipts.
+    pub has_receipts: bool,
+    /// Whether it has proofs of the headers.
+    pub has_proofs: bool,
+}
+
+impl From<Era1Summary> for EraSummary {
+    fn from(file: Era1Summary) -> Self {
+        Self {
+            first_block: file.first_block,
+            block_count: file.block_count,
+            parent_hash: file.parent_hash,
+            last_hash: file.last_hash,
+            accumulator: Some(file.accumulator),
+            has_receipts: true,
+            has_proofs: false,
+        }
+    }
+}
+
+impl From<EreSummary> for EraSummary {
+    fn from(file: EreSummary) -> Self {
+        Self {
+            first_block: file.first_block,
+            block_count: file.block_count,
+            parent_hash: file.parent_hash,
+            last_hash: file.last_hash,
+            accumulator: file.accumulator,
+            has_receipts: file.has_receipts,
+            has_proofs: file.has_proofs,
+        }
+    }
 }
 
 /// Location of the files.
@@ -130,24 +179,25 @@ impl MirrorLocation {
     }
 }
 
-impl Era1Mirror {
+impl EraMirror {
     /// Reads the mirror's listing of the chain. `url` is a folder or its index page; without it the
     /// chain's default mirror is used.
     ///
     /// # Errors
     /// If it cannot be reached or lists no file of the chain.
     pub fn open(
+        format: EraFormat,
         spec: Arc<ChainSpec>,
         url: Option<&str>,
         http: BlockingClient,
     ) -> Result<Self, DownloadError> {
         let chain = spec.name().to_owned();
-        let Some(url) = url.or_else(|| default_mirror(&chain)) else {
-            let kind = DownloadErrorKind::NoMirror { chain };
-            return Err(DownloadError::new("era1", None, kind));
+        let Some(url) = url.or_else(|| default_mirror(format, &chain)) else {
+            let kind = DownloadErrorKind::NoMirror { format, chain };
+            return Err(DownloadError::new(format.extension(), None, kind));
         };
         let base = folder_of(url);
-        Self::read(spec, url, MirrorLocation::Server(http.clone(), base), || {
+        Self::read(format, spec, url, MirrorLocation::Server(http.clone(), base), || {
             Ok(read_text(&http, url)?.unwrap_or_default())
         })
     }
@@ -157,17 +207,22 @@ impl Era1Mirror {
     ///
     /// # Errors
     /// If it cannot be listed, or holds no file of the chain.
-    pub fn open_store(spec: Arc<ChainSpec>, folder: &StoredObject) -> Result<Self, DownloadError> {
+    pub fn open_store(
+        format: EraFormat,
+        spec: Arc<ChainSpec>,
+        folder: &StoredObject,
+    ) -> Result<Self, DownloadError> {
         let folder = folder.as_folder();
         let url = folder.name().display().to_string();
         let names = folder.entries().map_err(|error| DownloadError::new(&url, None, error))?;
         let names: Vec<_> = names.iter().flatten().map(StoredObject::file_name).collect();
         let page = names.join("\n");
-        Self::read(spec, &url, MirrorLocation::Store(folder), || Ok(page))
+        Self::read(format, spec, &url, MirrorLocation::Store(folder), || Ok(page))
     }
 
     /// `page` names the files if no list of checksums does.
     fn read(
+        format: EraFormat,
         spec: Arc<ChainSpec>,
         url: &str,
         remote: MirrorLocation,
@@ -185,16 +240,17 @@ impl Era1Mirror {
         let fail = |kind| DownloadError::new(url, None, kind);
         let two = |names| fail(DownloadErrorKind::TwoFiles(names));
         let list: Vec<_> = sums.named.iter().map(|(name, _)| name.as_str()).collect();
-        let mut names = names_in(&list.join("\n"), &chain).map_err(two)?;
+        let mut names = names_in(&list.join("\n"), format, &chain).map_err(two)?;
         if names.is_empty() {
-            names = names_in(&page()?, &chain).map_err(two)?;
+            names = names_in(&page()?, format, &chain).map_err(two)?;
         }
         if names.is_empty() {
-            return Err(fail(DownloadErrorKind::NoFiles { chain }));
+            return Err(fail(DownloadErrorKind::NoFiles { format, chain }));
         }
         let checksums = if sums.bare.is_empty() {
             let named = sums.named.iter().filter_map(|(name, hash)| {
-                Era1Name::parse(name).filter(|name| name.chain == chain).map(|n| (n.epoch, *hash))
+                let name = EraFileName::parse(name)?;
+                (names.get(&name.epoch) == Some(&name)).then_some((name.epoch, *hash))
             });
             named.collect()
         } else if sums.bare.len() == names.len() {
@@ -203,14 +259,14 @@ impl Era1Mirror {
             // The mirror lacks some of the files for which its list was made.
             (0..).zip(sums.bare).collect()
         };
-        Ok(Self { remote, spec, names, checksums })
+        Ok(Self { remote, format, spec, names, checksums })
     }
 
     /// The file of an epoch.
     ///
     /// # Errors
     /// If the mirror has none.
-    pub fn name(&self, epoch: u64) -> Result<&Era1Name, DownloadError> {
+    pub fn name(&self, epoch: u64) -> Result<&EraFileName, DownloadError> {
         self.names.get(&epoch).ok_or_else(|| {
             let (first, last) = (self.names.keys().next(), self.names.keys().next_back());
             let kind = DownloadErrorKind::NoEpoch {
@@ -252,7 +308,7 @@ impl Era1Mirror {
 
     fn obtain(
         &self,
-        name: &Era1Name,
+        name: &EraFileName,
         url: &str,
         path: &Path,
         part: &Path,
@@ -311,19 +367,31 @@ impl Era1Mirror {
     }
 
     /// All checks of a file called `name`.
-    fn check(&self, name: &Era1Name, file: &Path) -> Result<Era1Summary, DownloadErrorKind> {
+    fn check(&self, name: &EraFileName, file: &Path) -> Result<EraSummary, DownloadErrorKind> {
         if let Some(&expected) = self.checksums.get(&name.epoch) {
             let io = |error| DownloadErrorKind::Io { action: "read the file back", error };
-            let got = sha256(file).map_err(io)?;
+            let got = sha256_of(file).map_err(io)?;
             if got != expected {
                 return Err(DownloadErrorKind::Checksum { expected, got });
             }
         }
-        let summary = verify_era1(file).map_err(DownloadErrorKind::Damaged)?;
         let foreign = |what| Err(DownloadErrorKind::Foreign { what });
-        if summary.accumulator[..4] != name.root {
-            let root = hex::encode(&summary.accumulator[..4]);
-            return foreign(format!("its accumulator root begins with {root}"));
+        let summary = verify(self.format, file).map_err(DownloadErrorKind::Damaged)?;
+        let (what, digest) = match self.format {
+            EraFormat::Era1 => ("accumulator root", summary.accumulator.unwrap_or_default()),
+            EraFormat::Ere => ("last block's hash", summary.last_hash),
+        };
+        if digest[..4] != name.digest {
+            return foreign(format!("its {what} begins with {}", hex::encode(&digest[..4])));
+        }
+        let lacks_proofs = self.format == EraFormat::Ere && !summary.has_proofs;
+        for (what, is_lacking, is_said) in [
+            ("receipts", !summary.has_receipts, name.profile.no_receipts),
+            ("proofs", lacks_proofs, name.profile.no_proofs),
+        ] {
+            if is_lacking && !is_said {
+                return foreign(format!("it has no {what}, which its name promises"));
+            }
         }
         let first = name.epoch.saturating_mul(MAX_BLOCKS);
         if summary.first_block != first {
@@ -334,14 +402,25 @@ impl Era1Mirror {
         if summary.block_count != MAX_BLOCKS && !is_last {
             return foreign(format!("it has {} blocks, not 8192", summary.block_count));
         }
-        if first == 0 {
-            let genesis = Era1Reader::open(file).ok().and_then(|mut reader| reader.next());
-            let genesis = genesis.and_then(Result::ok).map(|block| block.hash);
-            if genesis != Some(self.spec.genesis_hash()) {
-                return foreign(format!("its block 0 is not the genesis of {}", self.spec.name()));
-            }
+        if first == 0 && first_hash(self.format, file) != Some(self.spec.genesis_hash()) {
+            return foreign(format!("its block 0 is not the genesis of {}", self.spec.name()));
         }
         Ok(summary)
+    }
+}
+
+fn verify(format: EraFormat, file: &Path) -> Result<EraSummary, SourceError> {
+    match format {
+        EraFormat::Era1 => verify_era1(file).map(EraSummary::from),
+        EraFormat::Ere => verify_ere(file).map(EraSummary::from),
+    }
+}
+
+/// Hash of the first block of an intact file.
+fn first_hash(format: EraFormat, file: &Path) -> Option<B256> {
+    match format {
+        EraFormat::Era1 => Era1Reader::open(file).ok()?.next()?.ok().map(|block| block.hash),
+        EraFormat::Ere => EreReader::open(file).ok()?.next()?.ok().map(|block| block.hash),
     }
 }
 
@@ -368,19 +447,6 @@ fn read_text(http: &BlockingClient, url: &str) -> Result<Option<String>, Downloa
         Err(HttpFault::Status { code: 403, .. }) => Ok(None),
         Err(fault) => Err(DownloadError::new(url, None, fault)),
     }
-}
-
-fn sha256(path: &Path) -> io::Result<B256> {
-    let mut hasher = Sha256::new();
-    let mut file = File::open(path)?;
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match io::Read::read(&mut file, &mut buffer)? {
-            0 => break,
-            read => hasher.update(&buffer[..read]),
-        }
-    }
-    Ok(B256::from_slice(&hasher.finalize()))
 }
 
 fn remove(part: &Path) -> Result<(), DownloadErrorKind> {

@@ -18,27 +18,65 @@
 //! forgery compare [`Era1Summary::accumulator`] with a published list.
 
 mod accumulator;
-mod e2store;
 
+pub(crate) use accumulator::{AccumulatorTree, PROOF_LEN};
 pub use accumulator::{HeaderRecord, accumulator_root};
 
 use std::{fs::File, iter::FusedIterator, path::Path, sync::Arc};
 
-use alloy_consensus::{ReceiptEnvelope, proofs::calculate_receipt_root};
+use alloy_consensus::ReceiptEnvelope;
 use alloy_primitives::{B256, U256, keccak256};
 use alloy_rlp::Encodable;
 use retrie_chainspec::primitives::{Block, BlockBody, Header};
 
 use crate::{
     check::{self, decode_strictly, same_hash, same_number},
+    e2store::{self, EntryReader, SeekableBytes, entry_type},
     error::{SourceError, SourceErrorKind, SourcePlace},
     objects::SourceLocation,
     origin::{BlockOrigin, SourceBlock},
 };
-use e2store::{BlockIndex, EntryReader, SeekableBytes, entry_type};
 
 /// Blocks in an era1 file, at most.
-pub const MAX_BLOCKS: u64 = 8192;
+pub const MAX_BLOCKS: u64 = e2store::MAX_BLOCKS;
+
+/// Bytes that are read ahead.
+const BUFFER: usize = 256 << 10;
+
+/// The block index at the end of an era1 file.
+#[derive(Debug)]
+struct BlockIndex {
+    /// Number of the first block.
+    start: u64,
+    /// File offset of each block's header entry.
+    offsets: Vec<u64>,
+    /// File offset of the index entry itself.
+    offset: u64,
+}
+
+impl BlockIndex {
+    /// Reads the index, and puts `entries` before the first block. The index is found from the end of
+    /// the file: the last 8 bytes are the number of blocks, which gives its length.
+    fn read(entries: &mut EntryReader) -> Result<Self, SourceError> {
+        let count = match entries.last_words::<1>()? {
+            Some([count]) if (1..=MAX_BLOCKS).contains(&count) => count,
+            _ => return Err(entries.no_index()),
+        };
+        let (offset, words) = entries.read_index(entry_type::BLOCK_INDEX, 16 + 8 * count)?;
+        let mut words = words.into_iter();
+        let start = words.next().unwrap_or_default();
+        if start.checked_add(count).is_none() {
+            let kind = SourceErrorKind::Format("the first block number overflows");
+            return Err(entries.error_at(offset, None, kind));
+        }
+        // Offsets are signed and relative to the index; a wrapping addition is two's complement.
+        // They are only compared with the position of the entry that is read.
+        let offsets =
+            words.take(count as usize).map(|relative| offset.wrapping_add(relative)).collect();
+        entries.seek(e2store::ENTRY_HEADER)?;
+        Ok(Self { start, offsets, offset })
+    }
+}
 
 /// A block of an era1 file, with the file's data about it.
 #[derive(Clone, Debug)]
@@ -64,22 +102,11 @@ impl EraBlock {
     ///
     /// [`SourceErrorKind::HashMismatch`] naming the root.
     pub fn check_body(&self) -> Result<(), SourceError> {
-        let receipts = || match &self.receipts {
-            Some(receipts) => same_hash(
-                "receiptsRoot of the receipts",
-                self.block.header.receipts_root,
-                calculate_receipt_root(receipts),
-            ),
-            None => Ok(()),
-        };
-        check::transactions_and_withdrawals(&self.block)
-            .and_then(|()| check::ommers(&self.block))
-            .and_then(|()| receipts())
-            .map_err(|kind| {
-                let BlockOrigin { file, offset } = &self.origin;
-                let block = Some(self.block.header.number);
-                SourceError::new(file, SourcePlace::Entry { offset: *offset, block }, kind)
-            })
+        check::whole_body(&self.block, self.receipts.as_deref()).map_err(|kind| {
+            let BlockOrigin { file, offset } = &self.origin;
+            let block = Some(self.block.header.number);
+            SourceError::new(file, SourcePlace::Entry { offset: *offset, block }, kind)
+        })
     }
 }
 
@@ -137,7 +164,8 @@ impl Era1Reader {
     }
 
     fn new(name: &Path, file: Box<dyn SeekableBytes>) -> Result<Self, SourceError> {
-        let (entries, index) = EntryReader::new(name, file)?;
+        let mut entries = EntryReader::new(name, file, BUFFER)?;
+        let index = BlockIndex::read(&mut entries)?;
         Ok(Self {
             file: Arc::from(name),
             entries,
@@ -215,34 +243,14 @@ impl Era1Reader {
         };
 
         let entry = self.entries.next(block, entry_type::TOTAL_DIFFICULTY, "total difficulty")?;
-        let total_difficulty = self
-            .next_total_difficulty(&block_read.header, &entry.data)
-            .map_err(|kind| fail(&self.entries, entry.offset, kind))?;
+        let parent = self.records.last().map(|parent| parent.total_difficulty);
+        let total_difficulty =
+            check::total_difficulty_entry(parent, &block_read.header, &entry.data)
+                .map_err(|kind| fail(&self.entries, entry.offset, kind))?;
 
         self.records.push(HeaderRecord { block_hash: hash, total_difficulty });
         let origin = BlockOrigin { file: self.file.clone(), offset };
         Ok(EraBlock { block: block_read, hash, receipts, total_difficulty, origin })
-    }
-
-    fn next_total_difficulty(&self, header: &Header, data: &[u8]) -> Result<U256, SourceErrorKind> {
-        let bytes: [u8; 32] = data.try_into().map_err(|_| {
-            SourceErrorKind::Format("a total difficulty entry must have 32 bytes: damaged")
-        })?;
-        let got = U256::from_le_bytes(bytes);
-        let parent = match self.records.last() {
-            Some(parent) => parent.total_difficulty,
-            None if header.number == 0 => U256::ZERO,
-            // The parent is in another file: accept any sum that is at least the difficulty. The
-            // accumulator is checked at the end.
-            None => got.saturating_sub(header.difficulty),
-        };
-        match parent.checked_add(header.difficulty) {
-            Some(expected) if expected == got => Ok(got),
-            expected => Err(SourceErrorKind::TotalDifficulty {
-                expected: expected.unwrap_or(U256::MAX),
-                got,
-            }),
-        }
     }
 
     /// After the last block: unknown entries are skipped (the format allows them here), then comes
@@ -330,7 +338,7 @@ pub fn verify_era1(source: impl Into<SourceLocation>) -> Result<Era1Summary, Sou
     verify(location.name(), file_of(&location)?)
 }
 
-fn file_of(location: &SourceLocation) -> Result<File, SourceError> {
+pub(crate) fn file_of(location: &SourceLocation) -> Result<File, SourceError> {
     match location {
         SourceLocation::Path(path) => {
             File::open(path).map_err(|e| SourceError::io(path, "open the file", e))

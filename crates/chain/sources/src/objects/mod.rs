@@ -13,7 +13,7 @@
 //!   bundle is an object. Any other URL is a folder if there is something in it, otherwise an
 //!   object.
 //! * **Streaming**: objects are read in pieces. A bundle is held in memory as a whole, as it is
-//!   from disk. An era1 file, which is read twice and from its end, is copied to an unnamed
+//!   from disk. An era1 or ere file, which is read twice and from its end, is copied to an unnamed
 //!   temporary file.
 //! * **Retries**: as in [`HttpOptions`](crate::HttpOptions), from the last byte that was read.
 //! * **Checks**: the length against the listing; the content against `SHA256SUMS` beside the

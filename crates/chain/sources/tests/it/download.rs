@@ -14,10 +14,11 @@ use std::{
 };
 
 use alloy_primitives::{B256, U256, hex};
-use common::{Era1File, chain, mainnet_data};
+use common::{Era1File, EreDraft, chain, mainnet_data};
 use retrie_chainspec::parse_chain;
 use retrie_sources::{
-    BlockingClient, DownloadError, DownloadProgress, DownloadedFile, Era1Mirror, HttpOptions,
+    BlockingClient, DownloadError, DownloadProgress, DownloadedFile, EraFormat, EraMirror,
+    HttpOptions,
     era1::accumulator_root,
     testkit::{HttpServer, RecordedRequest, ScriptedReply},
 };
@@ -86,8 +87,8 @@ fn http_with(stop: Arc<AtomicBool>) -> BlockingClient {
     BlockingClient::new(options, stop)
 }
 
-fn open(server: &HttpServer, http: BlockingClient) -> Result<Era1Mirror, DownloadError> {
-    Era1Mirror::open(parse_chain("mainnet").unwrap(), Some(&server.url()), http)
+fn open(server: &HttpServer, http: BlockingClient) -> Result<EraMirror, DownloadError> {
+    EraMirror::open(EraFormat::Era1, parse_chain("mainnet").unwrap(), Some(&server.url()), http)
 }
 
 /// A folder and its contents.
@@ -423,12 +424,20 @@ fn indexes_that_do_not_help_say_so() {
     let missing = DownloadFolder::new().path().join("missing");
     let mirror = open(&server, http()).unwrap();
     fails(mirror.download(EPOCH, &missing, None, &mut |_| {}), &["missing", "cannot open"]);
-    let unreachable =
-        Era1Mirror::open(parse_chain("mainnet").unwrap(), Some("http://127.0.0.1:9/era1/"), http());
+    let unreachable = EraMirror::open(
+        EraFormat::Era1,
+        parse_chain("mainnet").unwrap(),
+        Some("http://127.0.0.1:9/era1/"),
+        http(),
+    );
     let line = unreachable.unwrap_err().to_string();
     assert!(line.contains("http://127.0.0.1:9/era1/") && line.contains("cannot connect"), "{line}");
-    let none = Era1Mirror::open(parse_chain("holesky").unwrap(), None, http()).unwrap_err();
-    assert!(none.to_string().contains("holesky"), "{none}");
+    for format in [EraFormat::Era1, EraFormat::Ere] {
+        let holesky = parse_chain("holesky").unwrap();
+        let none = EraMirror::open(format, holesky, None, http()).unwrap_err().to_string();
+        assert!(none.contains(&format!("mirror of {format} files")), "{none}");
+        assert!(none.contains("holesky"), "{none}");
+    }
 }
 
 #[test]
@@ -453,7 +462,52 @@ fn real_files_are_linked_and_begin_with_genesis() {
     let files = sepolia.map(|(name, text)| (name.to_owned(), text.into_bytes()));
     let server = serve(files.into_iter().chain([(renamed, first)]));
     let spec = parse_chain("sepolia").unwrap();
-    let mirror = Era1Mirror::open(spec, Some(&server.url()), http()).unwrap();
+    let mirror = EraMirror::open(EraFormat::Era1, spec, Some(&server.url()), http()).unwrap();
     let outcome = mirror.download(0, DownloadFolder::new().path(), None, &mut |_| {});
     fails(outcome, &["not the genesis of sepolia"]);
+}
+
+#[test]
+fn ere_files_are_fetched_by_name_and_profile() {
+    let blocks = chain(EPOCH * 8192, 40, EPOCH * 8192 + 20);
+    let digest = hex::encode(&blocks[39].header.hash_slow()[..4]);
+    let name = format!("mainnet-{EPOCH:05}-{digest}");
+    let draft = EreDraft::of(&blocks);
+    let whole = draft.bytes();
+    let bare = draft.without(EreDraft::RECEIPTS).without(EreDraft::PROOFS).bytes();
+    let bare_name = format!("{name}-noproofs-noreceipts.ere");
+    let whole_name = format!("{name}.ere");
+    let open = |server: &HttpServer| {
+        let spec = parse_chain("mainnet").unwrap();
+        EraMirror::open(EraFormat::Ere, spec, Some(&server.url()), http()).unwrap()
+    };
+    let fetch = |server: &HttpServer, folder: &DownloadFolder| {
+        open(server).download(EPOCH, folder.path(), None, &mut |_| {})
+    };
+    let list = format!("{bare_name} {whole_name}").into_bytes();
+    let files = [("", list), (&*whole_name, whole.clone()), (&*bare_name, bare.clone())];
+    let folder = DownloadFolder::new();
+    let file = fetch(&serve(files), &folder).unwrap();
+    assert_eq!(folder.names(), [PathBuf::from(&whole_name)]);
+    assert!(file.summary.has_receipts && file.summary.has_proofs && !file.has_checksum);
+    // Names that promise what is not there, and the hash of another block.
+    for (listed, content, what) in [
+        (&*whole_name, &bare, "no receipts"),
+        (&*format!("{name}-noreceipts.ere"), &bare, "no proofs"),
+        (&*format!("mainnet-{EPOCH:05}-00000000.ere"), &whole, "last block's hash begins with"),
+    ] {
+        let files = [("", listed.as_bytes().to_vec()), (listed, content.clone())];
+        let folder = DownloadFolder::new();
+        fails(fetch(&serve(files), &folder), &[listed, what, "nothing was kept"]);
+        assert!(folder.names().is_empty());
+    }
+    // A file that leaves out what its name says.
+    let files = [("", bare_name.as_bytes().to_vec()), (&*bare_name, bare)];
+    let file = fetch(&serve(files), &DownloadFolder::new()).unwrap();
+    assert!(!file.summary.has_receipts && !file.summary.has_proofs);
+    // Damage.
+    let mut damaged = whole;
+    damaged[500] ^= 1;
+    let files = [("", whole_name.as_bytes().to_vec()), (&*whole_name, damaged)];
+    fails(fetch(&serve(files), &DownloadFolder::new()), &["damaged, nothing was kept"]);
 }

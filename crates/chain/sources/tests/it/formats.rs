@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use crate::common::{Era1File, chain, encode_all, gzip, receipts, snappy};
+use crate::common::{Era1File, EreDraft, chain, encode_all, gzip, receipts, snappy};
 use alloy_primitives::U256;
 use retrie_sources::{
     BlockSource, BlockWriter, Era1Reader, MAX_ITEM_BYTES, RlpReader, SourceError,
@@ -347,7 +347,7 @@ fn damaged_era1_yields_no_block_unless_verification_is_off() {
     let mut source = open(&path).unwrap();
     assert!(source.next().unwrap().is_err());
     assert!(source.next().is_none());
-    let items: Vec<_> = open(&path).unwrap().without_era1_verification().collect();
+    let items: Vec<_> = open(&path).unwrap().without_archive_verification().collect();
     assert_eq!(items.len(), 11);
     assert!(items[..10].iter().all(Result::is_ok));
     assert!(items[10].is_err());
@@ -362,6 +362,7 @@ fn content_decides_where_the_name_says_nothing() {
         (rlp.clone(), SourceKind::Rlp),
         (gzip(&rlp), SourceKind::Rlp),
         (Era1File::of(&blocks, U256::ZERO), SourceKind::Era1),
+        (EreDraft::of(&blocks).bytes(), SourceKind::Ere),
         (b"{}".to_vec(), SourceKind::Bundle),
         (gzip(b"{}"), SourceKind::Bundle),
     ] {

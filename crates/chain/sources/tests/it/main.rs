@@ -3,6 +3,7 @@
 mod common;
 mod damage;
 mod download;
+mod ere;
 mod formats;
 mod objects;
 mod preimages;

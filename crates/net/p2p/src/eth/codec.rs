@@ -9,10 +9,16 @@ use super::message::{
 };
 use alloy_consensus::{Eip658Value, Receipt};
 use alloy_eip2124::ForkId;
-use alloy_eips::{BlockHashOrNumber, Typed2718};
-use alloy_primitives::{B256, Bytes, Log};
+use alloy_eips::{
+    BlockHashOrNumber, Typed2718,
+    eip7594::{BYTES_PER_CELL, Cell},
+};
+use alloy_primitives::{B256, Bytes, FixedBytes, Log};
 use alloy_rlp::{Decodable, EMPTY_STRING_CODE, Encodable, Header as RlpHeader};
-use retrie_chainspec::primitives::{BlockBody, TxType};
+use retrie_chainspec::{
+    CellMask,
+    primitives::{BlockBody, TxType},
+};
 
 /// Message ids, relative to the first id of the protocol.
 pub mod id {
@@ -32,6 +38,8 @@ pub mod id {
     pub const BLOCK_RANGE_UPDATE: u8 = 0x11;
     pub const GET_ACCESS_LISTS: u8 = 0x12;
     pub const ACCESS_LISTS: u8 = 0x13;
+    pub const GET_CELLS: u8 = 0x14;
+    pub const CELLS: u8 = 0x15;
 }
 
 /// Maximum number of headers, bodies, receipt lists or access lists in one answer.
@@ -61,17 +69,28 @@ pub(crate) const fn limit(version: EthVersion, id: u8) -> Option<usize> {
         id::HEADERS => 2 << 20,
         id::TRANSACTIONS => 10 << 20,
         id::BODIES | id::POOLED_TRANSACTIONS | id::RECEIPTS => MAX_ANSWER_BYTES,
-        id::GET_ACCESS_LISTS if matches!(version, EthVersion::Eth71) => MAX_HASHES_BYTES,
-        id::ACCESS_LISTS if matches!(version, EthVersion::Eth71) => MAX_ANSWER_BYTES,
+        id::GET_ACCESS_LISTS if has_access_lists(version) => MAX_HASHES_BYTES,
+        id::ACCESS_LISTS if has_access_lists(version) => MAX_ANSWER_BYTES,
+        id::GET_CELLS if version.elides_blobs() => MAX_HASHES_BYTES,
+        id::CELLS if version.elides_blobs() => MAX_ANSWER_BYTES,
         _ => return None,
     })
+}
+
+const fn has_access_lists(version: EthVersion) -> bool {
+    matches!(version, EthVersion::Eth71 | EthVersion::Eth72)
 }
 
 /// Whether messages with this id are answers.
 pub(crate) const fn is_response(id: u8) -> bool {
     matches!(
         id,
-        id::HEADERS | id::BODIES | id::POOLED_TRANSACTIONS | id::RECEIPTS | id::ACCESS_LISTS
+        id::HEADERS
+            | id::BODIES
+            | id::POOLED_TRANSACTIONS
+            | id::RECEIPTS
+            | id::ACCESS_LISTS
+            | id::CELLS
     )
 }
 
@@ -200,6 +219,9 @@ impl EthMessage {
                     known.types.as_slice().encode(out);
                     items(out, &known.sizes);
                     items(out, &known.hashes);
+                    if version.elides_blobs() {
+                        encode_mask(known.cells, out);
+                    }
                 });
                 id::NEW_POOLED_TRANSACTION_HASHES
             }
@@ -232,6 +254,11 @@ fn list(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
 
 fn items<T: Encodable>(out: &mut Vec<u8>, items: &[T]) {
     list(out, |out| items.iter().for_each(|item| item.encode(out)));
+}
+
+/// Always 16 bytes: EIP-8070 has an empty string for no cells, which go-ethereum does not read.
+fn encode_mask(mask: CellMask, out: &mut Vec<u8>) {
+    FixedBytes::<16>::from(mask).encode(out);
 }
 
 fn encode_range(range: &BlockRange, out: &mut Vec<u8>) {
@@ -278,6 +305,14 @@ fn encode_request(version: EthVersion, request: &EthRequest, out: &mut Vec<u8>) 
             items(out, hashes);
             id::GET_ACCESS_LISTS
         }
+        EthRequest::Cells { hashes, mask } => {
+            if !version.elides_blobs() {
+                return None;
+            }
+            items(out, hashes);
+            encode_mask(*mask, out);
+            id::GET_CELLS
+        }
     })
 }
 
@@ -322,6 +357,15 @@ fn encode_response(version: EthVersion, response: &EthResponse, out: &mut Vec<u8
             });
             id::ACCESS_LISTS
         }
+        EthResponse::Cells { cells, mask } => {
+            if !version.elides_blobs() {
+                return None;
+            }
+            list(out, |out| cells.iter().for_each(|(hash, _)| hash.encode(out)));
+            list(out, |out| cells.iter().for_each(|(_, cells)| items(out, cells)));
+            encode_mask(*mask, out);
+            id::CELLS
+        }
     })
 }
 
@@ -354,7 +398,7 @@ fn decode(version: EthVersion, id: u8, payload: &[u8], room: usize) -> DecodeRes
         id::STATUS => EthMessage::Status(decode_status(fields)?),
         id::BLOCK_RANGE_UPDATE => EthMessage::BlockRangeUpdate(decode_range(fields)?),
         id::NEW_POOLED_TRANSACTION_HASHES => {
-            EthMessage::Gossip(TxGossip::Hashes(decode_known(fields)?))
+            EthMessage::Gossip(TxGossip::Hashes(decode_known(version, fields)?))
         }
         _ if is_response(id) => {
             let request = u64::decode(fields)?;
@@ -405,7 +449,10 @@ fn decode_range(fields: &mut &[u8]) -> DecodeResult<BlockRange> {
     Ok(range)
 }
 
-fn decode_known(fields: &mut &[u8]) -> DecodeResult<NewPooledTransactionHashes> {
+fn decode_known(
+    version: EthVersion,
+    fields: &mut &[u8],
+) -> DecodeResult<NewPooledTransactionHashes> {
     let types = RlpHeader::decode_bytes(fields, false)?.to_vec();
     let mut list = RlpHeader::decode_bytes(fields, true)?;
     let mut sizes = Vec::with_capacity(types.len());
@@ -419,7 +466,17 @@ fn decode_known(fields: &mut &[u8]) -> DecodeResult<NewPooledTransactionHashes> 
     if hashes.len() != types.len() || sizes.len() != types.len() {
         return Err(MessageFault::Value("types, sizes and hashes differ in number"));
     }
-    Ok(NewPooledTransactionHashes { types, sizes, hashes })
+    let cells = if version.elides_blobs() { decode_mask(fields)? } else { CellMask::default() };
+    Ok(NewPooledTransactionHashes { types, sizes, hashes, cells })
+}
+
+fn decode_mask(fields: &mut &[u8]) -> DecodeResult<CellMask> {
+    let whole = *fields;
+    if let Some(rest) = whole.strip_prefix(&[EMPTY_STRING_CODE]) {
+        *fields = rest;
+        return Ok(CellMask::default());
+    }
+    Ok(FixedBytes::<16>::decode(fields)?.into())
 }
 
 fn hashes(fields: &mut &[u8]) -> DecodeResult<Vec<B256>> {
@@ -453,6 +510,7 @@ fn decode_request(version: EthVersion, id: u8, fields: &mut &[u8]) -> DecodeResu
             EthRequest::Receipts { first_index, hashes: hashes(fields)? }
         }
         id::GET_ACCESS_LISTS => EthRequest::AccessLists(hashes(fields)?),
+        id::GET_CELLS => EthRequest::Cells { hashes: hashes(fields)?, mask: decode_mask(fields)? },
         _ => return Err(MessageFault::Unknown),
     })
 }
@@ -461,6 +519,9 @@ fn decode_response(version: EthVersion, id: u8, fields: &mut &[u8]) -> DecodeRes
     if id == id::RECEIPTS {
         let last_incomplete = version >= EthVersion::Eth70 && bool::decode(fields)?;
         return Ok(EthResponse::Receipts { last_incomplete, lists: decode_receipts(fields)? });
+    }
+    if id == id::CELLS {
+        return decode_cells(fields);
     }
     let mut list = RlpHeader::decode_bytes(fields, true)?;
     if id == id::POOLED_TRANSACTIONS {
@@ -560,6 +621,24 @@ fn access_list(list: &mut &[u8]) -> alloy_rlp::Result<Option<Bytes>> {
         [0xc1..=0xff, ..] => Ok(Some(Bytes::copy_from_slice(item))),
         _ => Err(alloy_rlp::Error::UnexpectedString),
     }
+}
+
+fn decode_cells(fields: &mut &[u8]) -> DecodeResult<EthResponse> {
+    let hashes = hashes(fields)?;
+    let mut lists = RlpHeader::decode_bytes(fields, true)?;
+    if hashes.len() > MAX_ITEMS {
+        return Err(MessageFault::TooMany(hashes.len(), MAX_ITEMS));
+    }
+    if count(lists, hashes.len())? != hashes.len() {
+        return Err(MessageFault::Value("hashes and lists of cells differ in number"));
+    }
+    let mut cells = Vec::with_capacity(hashes.len());
+    for hash in hashes {
+        let list = RlpHeader::decode_bytes(&mut lists, true)?;
+        let count = count(list, list.len() / BYTES_PER_CELL)?;
+        cells.push((hash, decode_items(list, count, Cell::decode)?));
+    }
+    Ok(EthResponse::Cells { cells, mask: decode_mask(fields)? })
 }
 
 fn decode_receipts(fields: &mut &[u8]) -> DecodeResult<Vec<Vec<BlockReceipt>>> {

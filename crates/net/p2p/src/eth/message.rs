@@ -1,16 +1,23 @@
-//! The messages of `eth/69`, `eth/70` and `eth/71`.
+//! The messages of `eth/69` to `eth/72`.
 
 use alloy_consensus::{EthereumTxEnvelope, TxEip4844WithSidecar};
 use alloy_eip2124::ForkId;
-use alloy_eips::{BlockHashOrNumber, eip7594::BlobTransactionSidecarVariant};
+use alloy_eips::{
+    BlockHashOrNumber,
+    eip7594::{BlobTransactionSidecarVariant, Cell},
+};
 use alloy_primitives::{B256, B512, Bytes};
-use retrie_chainspec::primitives::{BlockBody, Header, TxType};
+use retrie_chainspec::{
+    CellMask,
+    primitives::{BlockBody, Header, TxType},
+};
 use std::fmt;
 
 /// The public key of a node: x and y of a point on secp256k1, 32 bytes each.
 pub type PeerId = B512;
 
-/// A transaction in its pooled form: a blob transaction (type 3) has its sidecar.
+/// A transaction in its pooled form: a blob transaction (type 3) has its sidecar. On eth/72 a
+/// sidecar with cell proofs has no blobs there.
 pub type PooledTransaction =
     EthereumTxEnvelope<TxEip4844WithSidecar<BlobTransactionSidecarVariant>>;
 
@@ -23,11 +30,13 @@ pub enum EthVersion {
     Eth70,
     /// EIP-8159: block access lists.
     Eth71,
+    /// EIP-8070: blobs in cells.
+    Eth72,
 }
 
 impl EthVersion {
     /// All versions, the newest first.
-    pub const ALL: [Self; 3] = [Self::Eth71, Self::Eth70, Self::Eth69];
+    pub const ALL: [Self; 4] = [Self::Eth72, Self::Eth71, Self::Eth70, Self::Eth69];
 
     /// Its number in hello and status messages.
     pub const fn number(self) -> u8 {
@@ -35,6 +44,7 @@ impl EthVersion {
             Self::Eth69 => 69,
             Self::Eth70 => 70,
             Self::Eth71 => 71,
+            Self::Eth72 => 72,
         }
     }
 
@@ -48,7 +58,13 @@ impl EthVersion {
         match self {
             Self::Eth69 | Self::Eth70 => 0x12,
             Self::Eth71 => 0x14,
+            Self::Eth72 => 0x16,
         }
+    }
+
+    /// Whether blobs with cell proofs travel apart from their transactions, in cells.
+    pub const fn elides_blobs(self) -> bool {
+        matches!(self, Self::Eth72)
     }
 }
 
@@ -90,9 +106,12 @@ pub struct NewPooledTransactionHashes {
     /// EIP-2718 type of each transaction.
     pub types: Vec<u8>,
     /// Length of each transaction in bytes, in its pooled form, without the RLP string around it.
+    /// On eth/72 without the blobs that travel apart.
     pub sizes: Vec<u64>,
     /// Hash of each transaction.
     pub hashes: Vec<B256>,
+    /// The cells that the announcer has of each blob of these transactions; from eth/72 on.
+    pub cells: CellMask,
 }
 
 impl NewPooledTransactionHashes {
@@ -110,6 +129,7 @@ impl NewPooledTransactionHashes {
             types: self.types.split_off(most),
             sizes: self.sizes.split_off(most),
             hashes: self.hashes.split_off(most),
+            cells: self.cells,
         }
     }
 }
@@ -154,6 +174,13 @@ pub enum EthRequest {
     },
     /// `GetBlockAccessLists`; from eth/71 on.
     AccessLists(Vec<B256>),
+    /// `GetCells`; from eth/72 on.
+    Cells {
+        /// Transaction hashes.
+        hashes: Vec<B256>,
+        /// The cells of each of their blobs.
+        mask: CellMask,
+    },
 }
 
 /// The answer to a request. It may have fewer items than the request asks for.
@@ -175,6 +202,14 @@ pub enum EthResponse {
     /// `BlockAccessLists`: the RLP of each list, as its header commits to it; `None` if it is not
     /// available.
     AccessLists(Vec<Option<Bytes>>),
+    /// `Cells`, in the order of the hashes. Transactions whose cells are not available are skipped.
+    Cells {
+        /// Each transaction, and its cells: by index, and those of one index in the order of its
+        /// blobs.
+        cells: Vec<(B256, Vec<Cell>)>,
+        /// The cells of each blob.
+        mask: CellMask,
+    },
 }
 
 impl EthRequest {
@@ -185,7 +220,8 @@ impl EthRequest {
             Self::Bodies(hashes)
             | Self::PooledTransactions(hashes)
             | Self::Receipts { hashes, .. }
-            | Self::AccessLists(hashes) => {
+            | Self::AccessLists(hashes)
+            | Self::Cells { hashes, .. } => {
                 hashes.truncate(most);
                 hashes.shrink_to_fit();
             }
@@ -202,6 +238,7 @@ impl EthRequest {
                 EthResponse::Receipts { last_incomplete: false, lists: Vec::new() }
             }
             Self::AccessLists(_) => EthResponse::AccessLists(Vec::new()),
+            Self::Cells { mask, .. } => EthResponse::Cells { cells: Vec::new(), mask: *mask },
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The wire protocol `eth`, versions 69 (EIP-7642), 70 (EIP-7975) and 71 (EIP-8159).
+//! The wire protocol `eth`, versions 69 (EIP-7642), 70 (EIP-7975), 71 (EIP-8159) and 72
+//! (EIP-8070).
 //!
 //! `message` has the types, `codec` the encoding.
 

@@ -8,11 +8,14 @@ use alloy_eip2124::{ForkHash, ForkId};
 use alloy_eips::{
     BlockHashOrNumber,
     eip4844::{Blob, BlobTransactionSidecar, Bytes48},
-    eip7594::BlobTransactionSidecarVariant,
+    eip7594::{BlobTransactionSidecarEip7594, BlobTransactionSidecarVariant, Cell},
 };
 use alloy_primitives::{Address, B256, Bytes, Log, Signature, TxKind, U256, bytes};
 use alloy_rlp::Encodable;
-use retrie_chainspec::primitives::{BlockBody, Header, TxType, Withdrawal};
+use retrie_chainspec::{
+    CellMask,
+    primitives::{BlockBody, Header, TxType, Withdrawal},
+};
 
 fn signature() -> Signature {
     Signature::new(U256::from(1) << 255, U256::from(3) << 250, true)
@@ -32,17 +35,29 @@ fn dynamic() -> PooledTransaction {
 }
 
 fn blob() -> PooledTransaction {
-    let tx = TxEip4844 {
-        chain_id: 1,
-        blob_versioned_hashes: vec![B256::repeat_byte(1)],
-        ..TxEip4844::default()
-    };
     let sidecar = BlobTransactionSidecar {
         blobs: vec![Blob::repeat_byte(3)],
         commitments: vec![Bytes48::repeat_byte(4)],
         proofs: vec![Bytes48::repeat_byte(5)],
     };
-    let sidecar = BlobTransactionSidecarVariant::Eip4844(sidecar);
+    with_sidecar(BlobTransactionSidecarVariant::Eip4844(sidecar))
+}
+
+/// As eth/72 sends it: proofs of cells, and no blobs.
+fn elided_blob() -> PooledTransaction {
+    with_sidecar(BlobTransactionSidecarVariant::Eip7594(BlobTransactionSidecarEip7594 {
+        blobs: Vec::new(),
+        commitments: vec![Bytes48::repeat_byte(4)],
+        cell_proofs: vec![Bytes48::repeat_byte(5); 128],
+    }))
+}
+
+fn with_sidecar(sidecar: BlobTransactionSidecarVariant) -> PooledTransaction {
+    let tx = TxEip4844 {
+        chain_id: 1,
+        blob_versioned_hashes: vec![B256::repeat_byte(1)],
+        ..TxEip4844::default()
+    };
     TxEip4844WithSidecar { tx, sidecar }.into_signed(signature()).into()
 }
 
@@ -105,7 +120,20 @@ fn messages(version: EthVersion) -> Vec<EthMessage> {
         requests.push(EthRequest::AccessLists(hashes.clone()));
         responses.push(EthResponse::AccessLists(vec![None, Some(bytes!("c3820102"))]));
     }
-    let known = NewPooledTransactionHashes { types: vec![0, 3], sizes: vec![100, 1 << 20], hashes };
+    let mut known = NewPooledTransactionHashes {
+        types: vec![0, 3],
+        sizes: vec![100, 1 << 20],
+        hashes: hashes.clone(),
+        cells: CellMask::default(),
+    };
+    if version >= EthVersion::Eth72 {
+        known.cells = CellMask::ALL;
+        let mask = CellMask::from([3_u8; 16]);
+        requests.push(EthRequest::Cells { hashes: hashes.clone(), mask });
+        let cells = vec![(hashes[0], vec![Cell::repeat_byte(6); 3]), (hashes[1], vec![])];
+        responses.push(EthResponse::Cells { cells, mask });
+        responses.push(EthResponse::PooledTransactions(vec![elided_blob(), plain()]));
+    }
     let mut all = vec![
         EthMessage::Status(status(version)),
         EthMessage::BlockRangeUpdate(range()),
@@ -171,6 +199,9 @@ fn messages_of_later_versions_are_unknown_to_earlier_ones() {
         let unknown = EthDecodeError::Unknown { id: id::GET_ACCESS_LISTS, version };
         assert_eq!(EthMessage::decode(version, id::GET_ACCESS_LISTS, &[0xc0]), Err(unknown));
     }
+    let cells = EthRequest::Cells { hashes: vec![], mask: CellMask::ALL };
+    assert_eq!(EthMessage::Request(1, cells).encode(EthVersion::Eth71), None);
+    assert_eq!(limit(EthVersion::Eth71, id::CELLS), None);
     let parts = EthRequest::Receipts { first_index: 1, hashes: vec![] };
     assert_eq!(EthMessage::Request(1, parts).encode(EthVersion::Eth69), None);
     // What proof of work had.
@@ -229,6 +260,7 @@ fn values_that_nobody_may_send_are_refused() {
             types: vec![2; types],
             sizes: vec![9; sizes],
             hashes: vec![B256::ZERO; hashes],
+            ..Default::default()
         };
         let payload = encode(EthMessage::Gossip(TxGossip::Hashes(known)));
         assert!(
@@ -265,6 +297,41 @@ fn lists_that_are_not_there_are_empty_strings() {
     assert_eq!(read, Ok(EthMessage::Response(1, response)));
 }
 
+/// The mask of cells as EIP-8070 and as go-ethereum write it, and lists that do not fit together.
+#[test]
+fn cells_of_blobs_are_read_strictly_and_their_masks_are_not() {
+    let read = |id, payload: &[u8]| EthMessage::decode(EthVersion::Eth72, id, payload);
+    let of_mask = |mask: &[u8]| {
+        let mask = [&[0x80 + mask.len() as u8][..], mask].concat();
+        read(id::NEW_POOLED_TRANSACTION_HASHES, &list(&[vec![0x80], vec![0xc0], vec![0xc0], mask]))
+    };
+    let none = NewPooledTransactionHashes::default();
+    for mask in [&[][..], &[0; 16]] {
+        assert_eq!(of_mask(mask), Ok(EthMessage::Gossip(TxGossip::Hashes(none.clone()))));
+    }
+    let all = NewPooledTransactionHashes { cells: CellMask::ALL, ..none };
+    assert_eq!(of_mask(&[0xff; 16]), Ok(EthMessage::Gossip(TxGossip::Hashes(all))));
+    assert!(of_mask(&[0xff; 15]).is_err() && of_mask(&[0xff; 17]).is_err());
+
+    let hash = [&[0xa0_u8][..], &[7; 32]].concat();
+    let cell = |bytes: usize| alloy_rlp::encode(Bytes::from(vec![1_u8; bytes]));
+    let answer = |hashes: usize, lists: &[Vec<u8>]| {
+        let hashes = list(&vec![hash.clone(); hashes]);
+        read(id::CELLS, &list(&[vec![1], hashes, list(lists), vec![0x80]]))
+    };
+    assert!(answer(1, &[list(&[cell(2048)])]).is_ok());
+    for (hashes, lists) in [
+        (2, vec![list(&[cell(2048)])]),
+        (1, vec![list(&[]), list(&[])]),
+        (1, vec![list(&[cell(2047)])]),
+        (1, vec![list(&[cell(2049)])]),
+        (1, vec![list(&vec![vec![0x80]; 3_000])]),
+        (1, vec![cell(2048)]),
+    ] {
+        assert!(answer(hashes, &lists).is_err(), "{hashes} {}", lists.len());
+    }
+}
+
 #[test]
 fn the_id_of_a_request_is_found_without_decoding() {
     for number in [0, 1, 0x80, u64::MAX] {
@@ -278,7 +345,9 @@ fn the_id_of_a_request_is_found_without_decoding() {
 /// A decoder for each version: the first byte is the message's id.
 pub(crate) fn fuzz() -> Vec<crate::fuzz::FuzzDecoder> {
     fn run<const AT: usize>(bytes: &[u8]) -> bool {
-        let version = [EthVersion::Eth69, EthVersion::Eth70, EthVersion::Eth71][AT];
+        let mut version = EthVersion::ALL;
+        version.reverse();
+        let version = version[AT];
         let message = bytes.split_first();
         message.is_some_and(|(id, payload)| EthMessage::decode(version, *id, payload).is_ok())
     }
@@ -292,5 +361,6 @@ pub(crate) fn fuzz() -> Vec<crate::fuzz::FuzzDecoder> {
         decoder("eth69", EthVersion::Eth69, run::<0>),
         decoder("eth70", EthVersion::Eth70, run::<1>),
         decoder("eth71", EthVersion::Eth71, run::<2>),
+        decoder("eth72", EthVersion::Eth72, run::<3>),
     ]
 }

@@ -21,15 +21,20 @@
 //! announcements of other peers, unless the pool would judge their transaction the same: the hash
 //! does not cover the sidecar.
 //!
+//! On eth/72 (EIP-8070) blobs with cell proofs travel apart from their transactions. This node is a
+//! provider of all of them: it announces all cells, fetches from peers that announce all cells of a
+//! blob, and asks for those that make up the blob. It samples none.
+//!
 //! | for each peer | at most |
 //! |---|---|
 //! | hashes that the peer is known to have | 32,768, about 30 bytes each |
 //! | announcements of the peer that wait to be requested | 4,096 |
 //! | hashes that wait to be announced to the peer | 4,096, the newest |
-//! | requests | 1, of 256 hashes and about 128 KiB; none while 128 KiB of its transactions wait for the pool |
+//! | requests | 1, of 256 hashes and about 128 KiB, on eth/72 and the cells of 16 blobs; none while 128 KiB of its transactions wait for the pool |
 //! | unrequested transactions that wait for the pool | 1 MiB; see `gossip_queue` |
 //! | work of the pool for the peer | 2,000 signatures or 15 blobs a second, 10,000 or 78 at once |
 
+mod fetch;
 mod judge;
 mod pool;
 mod recent;
@@ -40,17 +45,16 @@ mod tx_fetcher;
 pub use pool::{FreshFuture, FreshTransactions, FreshUpdate, PoolVerdict, TxAnnouncement, TxPool};
 
 use crate::{
-    eth::{
-        EthRequest, EthResponse, NewPooledTransactionHashes, PeerId, PooledTransaction, TxGossip,
-    },
+    eth::{NewPooledTransactionHashes, PeerId, PooledTransaction, TxGossip},
     gossip_queue::{GossipReceiver, ReceivedGossip, SharePermit},
-    handle::{NetworkHandle, PeerEvent, PeerOffence, RequestError},
+    handle::{NetworkHandle, PeerEvent, PeerInfo, PeerOffence},
 };
 use alloy_consensus::Typed2718;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::B256;
 use judge::{JudgeJob, PoolJudge};
 use recent::{ExpiringHashes, RecentHashes};
+use retrie_chainspec::CellMask;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     hash::{BuildHasher, RandomState},
@@ -64,7 +68,7 @@ use tokio::sync::{
     broadcast::{self, error::RecvError},
     mpsc,
 };
-use tx_fetcher::{FetchOutcome, TxFetcher, TxRequest};
+use tx_fetcher::{FetchOutcome, TxFetcher};
 
 /// Hashes that are remembered as known to a peer.
 const KNOWN: usize = 32_768;
@@ -150,11 +154,14 @@ struct GossipPeer {
     owed: VecDeque<TxAnnouncement>,
     /// Until when gossip to it pauses.
     rests_until: Option<Instant>,
+    /// Whether blobs travel apart from their transactions.
+    elides_blobs: bool,
 }
 
 impl GossipPeer {
-    fn new() -> Self {
-        Self { hashes: RecentHashes::new(KNOWN), owed: VecDeque::new(), rests_until: None }
+    fn new(elides_blobs: bool) -> Self {
+        let hashes = RecentHashes::new(KNOWN);
+        Self { hashes, owed: VecDeque::new(), rests_until: None, elides_blobs }
     }
 
     fn rests(&self, now: Instant) -> bool {
@@ -235,8 +242,8 @@ impl TxGossiper {
         loop {
             tokio::select! {
                 event = events.recv() => match event {
-                    Ok(PeerEvent::Connected(peer)) => task.connected(peer.id),
-                    Ok(PeerEvent::Disconnected(peer)) => task.disconnected(peer),
+                    Ok(PeerEvent::Connected(peer)) => task.connected(&peer),
+                    Ok(PeerEvent::Disconnected(peer)) => task.disconnected(peer.info.id),
                     Ok(PeerEvent::RangeUpdate(..)) => {}
                     Err(RecvError::Lagged(_)) => task.sync_peers(),
                     Err(RecvError::Closed) => return Ok(()),
@@ -268,18 +275,18 @@ impl GossipTask {
 
     /// Brings the known peers in line with the connected ones.
     fn sync_peers(&mut self) {
-        let connected: Vec<PeerId> = self.peers.connected().iter().map(|peer| peer.id).collect();
-        let gone: Vec<PeerId> =
-            self.known.keys().filter(|peer| !connected.contains(peer)).copied().collect();
+        let connected = self.peers.connected();
+        let is_gone = |peer: &PeerId| connected.iter().all(|one| one.id != *peer);
+        let gone: Vec<PeerId> = self.known.keys().filter(|peer| is_gone(peer)).copied().collect();
         gone.into_iter().for_each(|peer| self.disconnected(peer));
-        connected.into_iter().for_each(|peer| self.connected(peer));
+        connected.iter().for_each(|peer| self.connected(peer));
     }
 
-    fn connected(&mut self, peer: PeerId) {
+    fn connected(&mut self, peer: &PeerInfo) {
         let mut is_new = false;
-        let known = self.known.entry(peer).or_insert_with(|| {
+        let known = self.known.entry(peer.id).or_insert_with(|| {
             is_new = true;
-            GossipPeer::new()
+            GossipPeer::new(peer.version.elides_blobs())
         });
         if is_new {
             known.owed.extend(self.pool.newest(MOST_OWED).into_iter().rev());
@@ -296,12 +303,19 @@ impl GossipTask {
     /// Whether a peer is connected. Gossip of a peer may arrive before its connect event, and after
     /// its disconnect event; in the latter case nothing is recorded for it.
     fn is_present(&mut self, peer: PeerId) -> bool {
-        let is_known = self.known.contains_key(&peer);
-        if !is_known && self.peers.connected().iter().any(|one| one.id == peer) {
-            self.connected(peer);
+        if self.known.contains_key(&peer) {
             return true;
         }
-        is_known
+        let connected = self.peers.connected();
+        let found = connected.iter().find(|one| one.id == peer);
+        found.is_some_and(|found| {
+            self.connected(found);
+            true
+        })
+    }
+
+    fn elides_blobs(&self, peer: &PeerId) -> bool {
+        self.known.get(peer).is_some_and(|known| known.elides_blobs)
     }
 
     // -- what comes -------------------------------------------------------------------------------
@@ -332,12 +346,15 @@ impl GossipTask {
         if !self.pool.is_open() {
             return;
         }
+        let has_blobs = !self.elides_blobs(&peer) || told.cells.contains(CellMask::BLOB);
         let (count, mut noted, mut known) = (told.hashes.len(), 0, 0);
         for ((hash, ty), size) in told.hashes.into_iter().zip(told.types).zip(told.sizes) {
             if !self.wanted.has_room(&peer) {
                 break;
             }
-            if self.refused.contains(&hash) || self.pool.contains(&hash) {
+            // A peer that samples does not have the blobs; others do.
+            let is_sampled = ty == BLOB && !has_blobs;
+            if is_sampled || self.refused.contains(&hash) || self.pool.contains(&hash) {
                 known += 1;
             } else if size <= self.pool.max_size(ty)
                 && self.wanted.announce(peer, TxAnnouncement { hash, ty, size }, now)
@@ -457,17 +474,12 @@ impl GossipTask {
     /// Sends the requests that are due.
     fn ask(&mut self, now: Instant) {
         for request in self.wanted.requests(self.options.delay, now) {
-            let TxRequest { peer, hashes, bytes } = request;
-            let (peers, news) = (self.peers.clone(), self.news.clone());
+            let (peer, peers, news) = (request.peer, self.peers.clone(), self.news.clone());
+            let elides_blobs = self.elides_blobs(&peer);
             tokio::spawn(async move {
-                let request = EthRequest::PooledTransactions(hashes);
-                let answer = peers.request_within(peer, request, bytes).await;
-                let answer = match answer {
-                    Ok(EthResponse::PooledTransactions(transactions)) => {
-                        FetchOutcome::Transactions(transactions)
-                    }
-                    Err(RequestError::Busy(_)) => FetchOutcome::Busy,
-                    Ok(_) | Err(_) => FetchOutcome::Failed,
+                let answer = match elides_blobs {
+                    true => fetch::with_cells(&peers, request).await,
+                    false => fetch::whole(&peers, request).await,
                 };
                 // The gossip task may have ended.
                 let _ = news.send(GossipEvent::Answered(peer, answer));
@@ -564,8 +576,13 @@ impl GossipTask {
         }
         let mut message = NewPooledTransactionHashes::default();
         for announced in &known.owed {
+            let mut size = announced.size;
+            if announced.ty == BLOB && known.elides_blobs {
+                message.cells = CellMask::ALL;
+                size = self.pool.size_without_blobs(&announced.hash).unwrap_or(size);
+            }
             message.types.push(announced.ty);
-            message.sizes.push(announced.size);
+            message.sizes.push(size);
             message.hashes.push(announced.hash);
         }
         let count = message.hashes.len() as u64;

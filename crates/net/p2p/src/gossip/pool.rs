@@ -74,6 +74,12 @@ pub trait TxPool: fmt::Debug + Send + Sync {
     /// A transaction of the pool that may be sent to peers.
     fn pooled(&self, hash: &B256) -> Option<PooledTransaction>;
 
+    /// Length in bytes of a transaction of the pool as eth/72 sends it: pooled, without its blobs.
+    /// `None` unless it is a blob transaction with cell proofs; the default has none.
+    fn size_without_blobs(&self, _hash: &B256) -> Option<u64> {
+        None
+    }
+
     /// Transactions that the next block can include and that may be sent to peers: the newest
     /// first, at most `most`.
     fn newest(&self, most: usize) -> Vec<TxAnnouncement>;

@@ -1,9 +1,9 @@
 use super::*;
 use crate::{
-    eth::{BlockRange, EthVersion},
+    eth::{BlockRange, EthRequest, EthResponse, EthVersion},
     gossip_queue::{self, GossipLimits, GossipSender, GossipShare},
     handle::BoxFuture,
-    handle::{EthRequestHandler, PeerInfo, PeerNetwork},
+    handle::{EthRequestHandler, PeerInfo, PeerNetwork, RequestError},
     testkit::{PeerBehaviour, ScriptedNetwork},
 };
 use alloy_consensus::{SignableTransaction, TxEip4844, TxEip4844WithSidecar, TxLegacy};
@@ -12,6 +12,7 @@ use alloy_primitives::{Signature, U256};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 
+mod cells;
 mod hostile;
 
 const SIGNATURE: Signature = Signature::new(U256::ONE, U256::ONE, false);
@@ -36,6 +37,7 @@ fn hashes(all: &[TxAnnouncement]) -> TxGossip {
         types: all.iter().map(|one| one.ty).collect(),
         sizes: all.iter().map(|one| one.size).collect(),
         hashes: all.iter().map(|one| one.hash).collect(),
+        ..Default::default()
     })
 }
 
@@ -132,6 +134,10 @@ impl TxPool for MockPool {
         self.contents.lock().transactions.get(hash).cloned()
     }
 
+    fn size_without_blobs(&self, hash: &B256) -> Option<u64> {
+        cells::size_without_blobs(&self.pooled(hash)?)
+    }
+
     fn newest(&self, most: usize) -> Vec<TxAnnouncement> {
         self.contents.lock().order.iter().rev().take(most).copied().collect()
     }
@@ -204,10 +210,14 @@ impl GossipHarness {
     }
 
     fn on(pool: Arc<MockPool>) -> Self {
+        Self::with_options(pool, options())
+    }
+
+    fn with_options(pool: Arc<MockPool>, options: GossipOptions) -> Self {
         let peers = ScriptedNetwork::default();
         let (tell, heard) = gossip_queue::channel(GossipLimits::default());
         let gossiper =
-            TxGossiper::new(NetworkHandle::new(peers.clone()), heard, pool.clone(), options());
+            TxGossiper::new(NetworkHandle::new(peers.clone()), heard, pool.clone(), options);
         let figures = gossiper.figures();
         tokio::spawn(gossiper.run());
         Self { peers, pool, figures, tell, shares: Mutex::default() }

@@ -51,6 +51,8 @@ const LEFT_OUT: u32 = 3;
 pub(super) enum FetchOutcome {
     /// Transactions. Hashes that are left out are not available, or did not fit.
     Transactions(Vec<PooledTransaction>),
+    /// Transactions whose blobs came apart, each after its bytes without them.
+    WithCells(Vec<(u64, PooledTransaction)>),
     /// The peer is busy.
     Busy,
     /// No valid answer.
@@ -62,6 +64,8 @@ pub(super) enum FetchOutcome {
 pub(super) struct TxRequest {
     pub(super) peer: PeerId,
     pub(super) hashes: Vec<B256>,
+    /// What the peer has announced of them.
+    pub(super) asked: Vec<TxAnnouncement>,
     /// Maximum bytes of the answer.
     pub(super) bytes: usize,
 }
@@ -254,9 +258,11 @@ impl TxFetcher {
             return None;
         }
         let hashes = asked.iter().map(|announced| announced.hash).collect();
-        part.under_way = Some(HashRequest { asked, since: now, late, is_late: false });
         let most = bytes.saturating_mul(2).saturating_add(ANSWER_SLACK);
-        Some(TxRequest { peer, hashes, bytes: usize::try_from(most).unwrap_or(usize::MAX) })
+        let bytes = usize::try_from(most).unwrap_or(usize::MAX);
+        let open = HashRequest { asked: asked.clone(), since: now, late, is_late: false };
+        part.under_way = Some(open);
+        Some(TxRequest { peer, hashes, asked, bytes })
     }
 
     /// Frees hashes that were requested, or wait for the pool, for longer than `patience`, so that
@@ -308,6 +314,10 @@ impl TxFetcher {
         let Some(request) = part.under_way.take() else { return TxDelivery::default() };
         match answer {
             FetchOutcome::Transactions(transactions) => {
+                let sized = transactions.into_iter().map(|one| (one.encode_2718_len() as u64, one));
+                return self.take(peer, &request.asked, sized.collect(), now);
+            }
+            FetchOutcome::WithCells(transactions) => {
                 return self.take(peer, &request.asked, transactions, now);
             }
             FetchOutcome::Busy => {
@@ -329,7 +339,7 @@ impl TxFetcher {
         &mut self,
         peer: PeerId,
         asked: &[TxAnnouncement],
-        transactions: Vec<PooledTransaction>,
+        transactions: Vec<(u64, PooledTransaction)>,
         now: Instant,
     ) -> TxDelivery {
         let mut delivery = TxDelivery::default();
@@ -343,19 +353,19 @@ impl TxFetcher {
         }
         let mut given = HashSet::new();
         let mut last = None;
-        for transaction in transactions {
+        for (sent, transaction) in transactions {
             let hash = *transaction.tx_hash();
             let Some(place) = places.get(&hash).copied().filter(|_| !given.contains(&hash)) else {
                 delivery.is_false = true;
                 continue;
             };
             last = last.max(Some(place));
-            let size = transaction.encode_2718_len() as u64;
-            if !is_as_announced(&asked[place], transaction.ty(), size) {
+            if !is_as_announced(&asked[place], transaction.ty(), sent) {
                 delivery.is_false = true;
                 continue;
             }
             given.insert(hash);
+            let size = transaction.encode_2718_len() as u64;
             // If the hash is not wanted any more, the answer was late, and no other peer has the
             // hash.
             if let Some(wanted) = self.wanted.get_mut(&hash) {
@@ -476,7 +486,8 @@ impl TxFetcher {
     }
 }
 
-fn is_as_announced(announced: &TxAnnouncement, ty: u8, size: u64) -> bool {
+/// Whether a transaction has the announced type, and about the announced size in bytes.
+pub(super) fn is_as_announced(announced: &TxAnnouncement, ty: u8, size: u64) -> bool {
     announced.ty == ty && announced.size.abs_diff(size) <= TOLERANCE
 }
 

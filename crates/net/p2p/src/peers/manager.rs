@@ -10,9 +10,9 @@ use crate::{
     eth::{BlockRange, EthRequest, EthResponse, PeerId, TxGossip},
     gossip_queue::{self, GossipLimits},
     handle::{
-        BoxFuture, Candidate, EthRequestHandler, GossipReceiver, NetworkHandle, PeerEvent,
-        PeerInfo, PeerNetwork, PeerOffence, RequestError, SnapRequestHandler, StateAudience,
-        StateRequestHandler,
+        BoxFuture, Candidate, DisconnectedPeer, EthRequestHandler, GossipReceiver, NetworkHandle,
+        PeerEvent, PeerInfo, PeerNetwork, PeerOffence, RequestError, SnapRequestHandler,
+        StateAudience, StateRequestHandler,
     },
     rchk,
     rlpx::{self, DisconnectReason},
@@ -486,11 +486,12 @@ impl SessionHost for NetworkShared {
         self.report_offence(peer, offence);
     }
 
-    fn end(&self, peer: PeerId, ended: &SessionEnd) {
-        self.links.write().remove(&peer);
-        tracing::debug!(peer = %short(&peer), why = %ended.why, "peer disconnected");
+    fn end(&self, peer: Arc<PeerInfo>, ended: &SessionEnd) {
+        self.links.write().remove(&peer.id);
+        tracing::debug!(peer = %short(&peer.id), why = %ended.why, "peer disconnected");
+        let peer = DisconnectedPeer { info: peer, cause: ended.why.clone() };
         // There may be no receiver.
-        let _ = self.context.events.send(PeerEvent::Disconnected(peer));
+        let _ = self.context.events.send(PeerEvent::Disconnected(Arc::new(peer)));
     }
 }
 

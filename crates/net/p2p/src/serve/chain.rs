@@ -1,8 +1,12 @@
 //! What the network reads of the node's own chain and pool.
 
 use crate::eth::{BlockRange, BlockReceipt, PooledTransaction};
+use alloy_eips::eip7594::Cell;
 use alloy_primitives::{B256, Bytes};
-use retrie_chainspec::primitives::{BlockBody, Header};
+use retrie_chainspec::{
+    CellMask,
+    primitives::{BlockBody, Header},
+};
 use std::fmt;
 
 /// Read access to the node's chain and its transaction pool.
@@ -15,6 +19,20 @@ pub trait ChainReader: fmt::Debug + Send + Sync {
 
     /// A transaction of the pool that may be sent to peers, with its sidecar.
     fn pooled(&self, hash: &B256) -> Option<PooledTransaction>;
+
+    /// The cells of the mask, in ascending order of their indices, of each blob of a transaction of
+    /// the pool that may be sent to peers. `None` also if its blobs have no proofs of cells. The
+    /// default has none.
+    fn blob_cells(&self, _hash: &B256, _mask: CellMask) -> Option<Vec<Vec<Cell>>> {
+        None
+    }
+
+    /// How many blobs of a transaction have cells beyond the blob itself that
+    /// [`blob_cells`](Self::blob_cells) would have to compute, each in milliseconds. The default has
+    /// none.
+    fn blobs_to_extend(&self, _hash: &B256) -> usize {
+        0
+    }
 }
 
 /// The chain at one moment. Every method fails if the database does.

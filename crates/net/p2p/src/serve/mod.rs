@@ -1,13 +1,16 @@
-//! Answers to requests of peers: headers, bodies, receipts, access lists and pooled transactions.
+//! Answers to requests of peers: headers, bodies, receipts, access lists, pooled transactions and
+//! cells of their blobs.
 //!
 //! | in one answer | at most |
 //! |---|---|
 //! | headers, blocks, hashes looked up | 1,024 |
 //! | bytes | one item beyond 2 MiB, and never beyond 10 MiB |
+//! | blobs whose cells beyond the blob itself are computed | 16, and those of one transaction; for all peers together 20 a second, 256 at once |
 //! | side-chain blocks, stepped over from child to parent in a request that skips blocks | 100 |
 //!
 //! Lists of headers, bodies and receipts end before the first item that is not available. Pooled
-//! transactions that are not available are skipped. For access lists that are not available there
+//! transactions that are not available are skipped, and their cells. From eth/72 on pooled
+//! transactions have no blobs (EIP-8070). For access lists that are not available there
 //! is an empty entry (EIP-8159, EIP-8189). From eth/70 on the receipts of a block may be cut, and the peer
 //! asks for the rest (EIP-7975). If the database fails, the answer ends there.
 
@@ -23,14 +26,19 @@ pub use memory_chain::MemoryChain;
 use crate::{
     eth::{BlockReceipt, EthRequest, EthResponse, EthVersion},
     handle::{EthRequestHandler, PeerInfo, SnapRequestHandler, StateRequestHandler},
+    rate::TokenBucket,
     rchk,
     snap::{SnapRequest, SnapResponse},
 };
-use alloy_eips::eip2718::Encodable2718;
+use alloy_eips::{
+    eip2718::Encodable2718,
+    eip7594::{BYTES_PER_CELL, BlobTransactionSidecarVariant, Cell},
+};
 use alloy_primitives::{B256, Bytes};
 use alloy_rlp::Encodable;
-use retrie_chainspec::primitives::BlockBody;
-use std::sync::Arc;
+use parking_lot::Mutex;
+use retrie_chainspec::{CellMask, primitives::BlockBody};
+use std::{sync::Arc, time::Instant};
 
 /// Maximum items of one answer, and hashes looked up for it.
 const MAX_ITEMS: usize = 1024;
@@ -38,6 +46,11 @@ const MAX_ITEMS: usize = 1024;
 const ENOUGH: usize = 2 << 20;
 /// Maximum bytes of the items in a message, less a reserve for what is around them.
 const MAX_MESSAGE: usize = (10 << 20) - (16 << 10);
+/// An answer ends with the transaction that reaches this many blobs whose cells are computed: each
+/// takes milliseconds.
+const ENOUGH_EXTENDED: usize = 16;
+/// Blobs whose cells are computed for peers: in a second, and at once.
+const EXTENSIONS: (u32, u32) = (20, 256);
 
 /// Answers of a node that has no data.
 #[derive(Clone, Copy, Debug)]
@@ -65,12 +78,15 @@ impl SnapRequestHandler for EmptyRequestHandler {
 #[derive(Clone, Debug)]
 pub struct ChainRequestHandler {
     chain: Arc<dyn ChainReader>,
+    /// Blobs whose cells may be computed for peers.
+    extensions: Arc<Mutex<TokenBucket>>,
 }
 
 impl ChainRequestHandler {
     /// Makes a handler for this chain.
     pub fn new(chain: Arc<dyn ChainReader>) -> Self {
-        Self { chain }
+        let extensions = TokenBucket::new(EXTENSIONS, Instant::now());
+        Self { chain, extensions: Arc::new(Mutex::new(extensions)) }
     }
 
     fn respond(
@@ -79,7 +95,10 @@ impl ChainRequestHandler {
         request: &EthRequest,
     ) -> Result<EthResponse, ChainError> {
         if let EthRequest::PooledTransactions(hashes) = request {
-            return Ok(self.pooled(hashes));
+            return Ok(self.pooled(version, hashes));
+        }
+        if let EthRequest::Cells { hashes, mask } = request {
+            return Ok(self.cells(hashes, *mask));
         }
         let view = self.chain.view()?;
         Ok(match request {
@@ -100,15 +119,26 @@ impl ChainRequestHandler {
                     view.access_list(hash)
                 }))
             }
-            EthRequest::PooledTransactions(_) => request.empty_response(),
+            EthRequest::PooledTransactions(_) | EthRequest::Cells { .. } => {
+                request.empty_response()
+            }
         })
     }
 
-    fn pooled(&self, hashes: &[B256]) -> EthResponse {
+    fn pooled(&self, version: EthVersion, hashes: &[B256]) -> EthResponse {
         let mut found = Vec::new();
         let mut bytes = 0;
         for hash in hashes.iter().take(MAX_ITEMS) {
-            let Some(transaction) = self.chain.pooled(hash) else { continue };
+            let Some(mut transaction) = self.chain.pooled(hash) else { continue };
+            if version.elides_blobs() {
+                transaction = transaction.map_eip4844(|mut tx| {
+                    if let BlobTransactionSidecarVariant::Eip7594(sidecar) = &mut tx.sidecar {
+                        // Cleared, it would keep the memory of the blobs until all are sent.
+                        sidecar.blobs = Vec::new();
+                    }
+                    tx
+                });
+            }
             bytes += transaction.encode_2718_len();
             if bytes > MAX_MESSAGE && !found.is_empty() {
                 break;
@@ -119,6 +149,42 @@ impl ChainRequestHandler {
             }
         }
         EthResponse::PooledTransactions(found)
+    }
+
+    fn cells(&self, hashes: &[B256], mask: CellMask) -> EthResponse {
+        let (mut found, mut bytes, mut extended) = (Vec::new(), 0, 0);
+        let hashes: &[B256] = if mask.count() == 0 { &[] } else { hashes };
+        for hash in hashes.iter().take(MAX_ITEMS) {
+            let to_extend =
+                if mask.names_extension() { self.chain.blobs_to_extend(hash) } else { 0 };
+            if to_extend > 0 && !self.may_extend(to_extend) {
+                continue;
+            }
+            let Some(blobs) = self.chain.blob_cells(hash, mask) else { continue };
+            let cells: Vec<Cell> = (0..mask.count())
+                .flat_map(|at| blobs.iter().filter_map(move |cells| cells.get(at).copied()))
+                .collect();
+            bytes += cells.len() * BYTES_PER_CELL;
+            if bytes > MAX_MESSAGE && !found.is_empty() {
+                break;
+            }
+            extended += to_extend;
+            found.push((*hash, cells));
+            if bytes >= ENOUGH || extended >= ENOUGH_EXTENDED {
+                break;
+            }
+        }
+        EthResponse::Cells { cells: found, mask }
+    }
+
+    /// Spends what the cells of these blobs cost, if peers have not used it up.
+    fn may_extend(&self, blobs: usize) -> bool {
+        let (mut extensions, now) = (self.extensions.lock(), Instant::now());
+        let may = extensions.wait(now).is_zero();
+        if may {
+            extensions.spend(u32::try_from(blobs).unwrap_or(u32::MAX), now);
+        }
+        may
     }
 }
 

@@ -1,7 +1,11 @@
 use super::*;
 use crate::eth::{BlockRange, GetBlockHeaders, PeerId, PooledTransaction};
-use alloy_consensus::{SignableTransaction, TxLegacy};
-use alloy_eips::BlockHashOrNumber;
+use alloy_consensus::{SignableTransaction, TxEip4844, TxEip4844WithSidecar, TxLegacy};
+use alloy_eips::{
+    BlockHashOrNumber,
+    eip4844::{Blob, Bytes48},
+    eip7594::BlobTransactionSidecarEip7594,
+};
 use alloy_primitives::{Address, Log, LogData, Signature, U256};
 use retrie_chainspec::primitives::{Header, TxType};
 use std::collections::{BTreeMap, HashMap};
@@ -15,6 +19,8 @@ struct TestChain {
     receipts: HashMap<B256, Vec<BlockReceipt>>,
     lists: HashMap<B256, Bytes>,
     pooled: HashMap<B256, PooledTransaction>,
+    /// All 128 cells of each blob, by transaction.
+    cells: HashMap<B256, Vec<Vec<Cell>>>,
 }
 
 impl TestChain {
@@ -81,6 +87,15 @@ impl ChainReader for TestChain {
 
     fn pooled(&self, hash: &B256) -> Option<PooledTransaction> {
         self.pooled.get(hash).cloned()
+    }
+
+    fn blob_cells(&self, hash: &B256, mask: CellMask) -> Option<Vec<Vec<Cell>>> {
+        let of_mask = |cells: &Vec<Cell>| mask.indices().map(|index| cells[index]).collect();
+        Some(self.cells.get(hash)?.iter().map(of_mask).collect())
+    }
+
+    fn blobs_to_extend(&self, hash: &B256) -> usize {
+        self.cells.get(hash).map_or(0, Vec::len)
     }
 }
 
@@ -349,4 +364,70 @@ fn pooled_transactions_that_are_not_here_are_left_out() {
     // At most 1,024 hashes are looked up.
     let stuffed = std::iter::repeat_n(unknown, 1024).chain(hashes).collect();
     assert_eq!(ask(stuffed).len(), 0);
+}
+
+/// The cells of one index come in the order of the blobs, as go-ethereum sends them.
+#[test]
+fn cells_of_blobs_come_by_index_and_then_by_blob() {
+    let mut made = TestChain::new(0);
+    let cell =
+        |blob: usize, index: usize| Cell::left_padding_from(&(1000 * blob + index).to_be_bytes());
+    let blob = |blob| (0..128).map(move |index| cell(blob, index)).collect::<Vec<_>>();
+    let (one, two, unknown) = (B256::repeat_byte(1), B256::repeat_byte(2), B256::repeat_byte(9));
+    made.cells.insert(one, vec![blob(0)]);
+    made.cells.insert(two, vec![blob(1), blob(2)]);
+    for from in 10..40 {
+        made.cells.insert(B256::repeat_byte(from), vec![blob(3)]);
+    }
+    let made = Arc::new(made);
+    let ask = |hashes: Vec<B256>, mask| match made
+        .ask(EthVersion::Eth72, EthRequest::Cells { hashes, mask })
+    {
+        EthResponse::Cells { cells, mask: told } if told == mask => cells,
+        other => panic!("{other:?}"),
+    };
+    let mut mask = [0_u8; 16];
+    (mask[0], mask[15]) = (0b100, 0b1000_0000);
+    let told = ask(vec![unknown, two, one], mask.into());
+    let of_two = vec![cell(1, 2), cell(2, 2), cell(1, 127), cell(2, 127)];
+    assert!(told == [(two, of_two), (one, vec![cell(0, 2), cell(0, 127)])]);
+    assert!(ask(vec![one], CellMask::default()).is_empty());
+    // The blob itself costs nothing: 2 MiB end the answer. Other cells have to be computed.
+    let all: Vec<B256> = (10..40).map(B256::repeat_byte).collect();
+    assert_eq!(ask(all.clone(), CellMask::BLOB).len(), 16);
+    assert_eq!(ask(all.clone(), [1_u8; 16].into()).len(), 16);
+    // Peers together get no more computed than 256 at once, and 20 a second.
+    let handler = ChainRequestHandler::new(made.clone());
+    let computed = (0..20).map(|_| match handler.cells(&all, [1_u8; 16].into()) {
+        EthResponse::Cells { cells, .. } => cells.len(),
+        other => panic!("{other:?}"),
+    });
+    let computed: usize = computed.sum();
+    assert!((256..300).contains(&computed), "{computed} of 320");
+    assert_eq!(ask(all, [1_u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].into()).len(), 30);
+}
+
+#[test]
+fn blobs_are_left_out_of_transactions_from_eth_72_on() {
+    let mut made = TestChain::new(0);
+    let sidecar = BlobTransactionSidecarEip7594 {
+        blobs: vec![Blob::repeat_byte(1)],
+        commitments: vec![Bytes48::repeat_byte(2)],
+        cell_proofs: vec![Bytes48::repeat_byte(3); 128],
+    };
+    let with_blobs = |sidecar: BlobTransactionSidecarEip7594| -> PooledTransaction {
+        let tx = TxEip4844 { blob_versioned_hashes: vec![B256::ZERO], ..TxEip4844::default() };
+        let signature = Signature::new(U256::ONE, U256::ONE, false);
+        let sidecar = BlobTransactionSidecarVariant::Eip7594(sidecar);
+        TxEip4844WithSidecar { tx, sidecar }.into_signed(signature).into()
+    };
+    let whole = with_blobs(sidecar.clone());
+    let elided = with_blobs(BlobTransactionSidecarEip7594 { blobs: Vec::new(), ..sidecar });
+    let hash = *whole.tx_hash();
+    made.pooled.insert(hash, whole.clone());
+    let made = Arc::new(made);
+    for (version, expected) in [(EthVersion::Eth71, whole), (EthVersion::Eth72, elided)] {
+        let told = made.ask(version, EthRequest::PooledTransactions(vec![hash]));
+        assert!(told == EthResponse::PooledTransactions(vec![expected]), "{version}");
+    }
 }

@@ -203,7 +203,7 @@ pub(crate) enum RefusedError {
     #[error("it speaks version {0} of the base protocol; 5 is needed")]
     Version(u64),
     /// There is no common version of `eth`.
-    #[error("it speaks none of eth/69, eth/70 and eth/71, but {0}")]
+    #[error("it speaks none of eth/69 to eth/72, but {0}")]
     Capabilities(String),
     /// It is on another network id.
     #[error("it is on network {0}")]

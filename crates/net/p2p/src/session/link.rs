@@ -244,6 +244,7 @@ fn expected(request: &EthRequest) -> (u8, usize) {
         EthRequest::PooledTransactions(hashes) => (id::POOLED_TRANSACTIONS, hashes.len()),
         EthRequest::Receipts { hashes, .. } => (id::RECEIPTS, hashes.len()),
         EthRequest::AccessLists(hashes) => (id::ACCESS_LISTS, hashes.len()),
+        EthRequest::Cells { hashes, .. } => (id::CELLS, hashes.len()),
     }
 }
 
@@ -255,5 +256,6 @@ pub(super) const fn items(response: &EthResponse) -> usize {
         EthResponse::PooledTransactions(items) => items.len(),
         EthResponse::Receipts { lists, .. } => lists.len(),
         EthResponse::AccessLists(items) => items.len(),
+        EthResponse::Cells { cells, .. } => cells.len(),
     }
 }

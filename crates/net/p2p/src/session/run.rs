@@ -124,7 +124,7 @@ pub(crate) trait SessionHost: Send + Sync {
     /// The peer has committed an offence.
     fn offence(&self, peer: PeerId, offence: PeerOffence);
     /// A session has ended. The reason may not have been sent to the peer yet.
-    fn end(&self, peer: PeerId, ended: &SessionEnd);
+    fn end(&self, peer: Arc<PeerInfo>, ended: &SessionEnd);
 }
 
 /// How a session has ended.
@@ -200,7 +200,7 @@ pub(crate) async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
     if let Some(offence) = ended.offence {
         host.offence(peer, offence);
     }
-    host.end(peer, &ended);
+    host.end(link.info(), &ended);
     if !writing.is_finished() {
         // The writer may have ended by itself.
         let _ = stop.send(());

@@ -3,7 +3,8 @@
 use crate::{
     eth::{BlockRange, EthRequest, EthResponse, EthVersion, PeerId, TxGossip},
     handle::{
-        BoxFuture, EthRequestHandler, PeerEvent, PeerInfo, PeerNetwork, PeerOffence, RequestError,
+        BoxFuture, DisconnectedPeer, EthRequestHandler, PeerEvent, PeerInfo, PeerNetwork,
+        PeerOffence, RequestError,
     },
     serve::{ChainReader, ChainRequestHandler},
 };
@@ -75,9 +76,21 @@ impl ScriptedNetwork {
         self.connect_to(name, manner, Arc::new(ChainRequestHandler::new(chain)), range)
     }
 
-    /// Connects a peer that answers by `serve`.
+    /// Connects a peer that answers by `serve`, and speaks eth/70.
     pub fn connect_to(
         &self,
+        name: u8,
+        manner: PeerBehaviour,
+        serve: Arc<dyn EthRequestHandler>,
+        range: BlockRange,
+    ) -> PeerId {
+        self.connect_speaking(EthVersion::Eth70, name, manner, serve, range)
+    }
+
+    /// Connects a peer that answers by `serve`, and speaks this version.
+    pub fn connect_speaking(
+        &self,
+        version: EthVersion,
         name: u8,
         manner: PeerBehaviour,
         serve: Arc<dyn EthRequestHandler>,
@@ -88,7 +101,7 @@ impl ScriptedNetwork {
             id,
             address: ([127, 0, 0, 1], 30_000 + u16::from(name)).into(),
             local_address: ([127, 0, 0, 1], 30_303).into(),
-            version: EthVersion::Eth70,
+            version,
             inbound: false,
             trusted: false,
             is_static: false,
@@ -113,8 +126,12 @@ impl ScriptedNetwork {
 
     /// Ends the connection with a peer.
     pub fn disconnect(&self, peer: PeerId) {
-        self.0.peers.lock().retain(|scripted| scripted.info.id != peer);
-        let _ = self.0.events.send(PeerEvent::Disconnected(peer));
+        let mut peers = self.0.peers.lock();
+        let Some(at) = peers.iter().position(|scripted| scripted.info.id == peer) else { return };
+        let ended =
+            DisconnectedPeer { info: peers.remove(at).info, cause: "the test's end".into() };
+        drop(peers);
+        let _ = self.0.events.send(PeerEvent::Disconnected(Arc::new(ended)));
     }
 
     /// Changes the behaviour of a peer.

@@ -6,7 +6,7 @@ use alloy_eip2124::{ForkHash, ForkId};
 use alloy_eips::BlockHashOrNumber;
 use alloy_primitives::B256;
 use parking_lot::{Condvar, Mutex};
-use retrie_chainspec::primitives::Header;
+use retrie_chainspec::{CellMask, primitives::Header};
 use retrie_p2p::{
     discovery::Enode,
     eth::{
@@ -44,6 +44,7 @@ fn hashes(count: usize) -> TxGossip {
         types: vec![2; count],
         sizes: vec![100; count],
         hashes: vec![B256::repeat_byte(9); count],
+        ..Default::default()
     })
 }
 
@@ -65,7 +66,7 @@ fn two_nodes_find_a_way_to_each_other_and_talk() {
     eventually("a connection", || peers(&one.manager) == 1 && peers(&two.manager) == 1);
     let [seen_by_a, seen_by_b] = [a.connected(), b.connected()].map(|mut all| all.pop().unwrap());
     assert!(seen_by_a.inbound && !seen_by_b.inbound && seen_by_b.is_static);
-    assert_eq!(seen_by_b.version, eth::EthVersion::Eth71);
+    assert_eq!(seen_by_b.version, eth::EthVersion::Eth72);
     assert_eq!(seen_by_b.name, "test/v1");
     assert_eq!(seen_by_b.range, range(10));
     assert_eq!((one.manager.slots(), two.manager.slots()), ((1, 0), (0, 0)));
@@ -77,6 +78,10 @@ fn two_nodes_find_a_way_to_each_other_and_talk() {
     assert_eq!(three.iter().map(|header| header.number).collect::<Vec<_>>(), [0, 1, 2]);
     let nothing = runtime.block_on(b.request(id, EthRequest::Bodies(vec![B256::ZERO]))).unwrap();
     assert_eq!(nothing, EthResponse::Bodies(vec![]));
+    let mask = CellMask::BLOB;
+    let cells = EthRequest::Cells { hashes: vec![B256::ZERO], mask };
+    let nothing = runtime.block_on(b.request(id, cells)).unwrap();
+    assert_eq!(nothing, EthResponse::Cells { cells: vec![], mask });
 
     assert!(b.send(id, hashes(2)));
     let heard = runtime.block_on(one.heard.recv()).unwrap();
@@ -89,7 +94,9 @@ fn two_nodes_find_a_way_to_each_other_and_talk() {
     assert!(matches!(event, PeerEvent::RangeUpdate(_, told) if told == range(42)), "{event:?}");
     two.manager.disconnect_all();
     let event = runtime.block_on(events.recv()).unwrap();
-    assert!(matches!(event, PeerEvent::Disconnected(id) if id == two.manager.id()), "{event:?}");
+    let PeerEvent::Disconnected(ended) = event else { panic!("{event:?}") };
+    assert_eq!((ended.info.id, ended.info.inbound), (two.manager.id(), true));
+    assert!(ended.cause.contains("client quitting"), "{}", ended.cause);
 }
 
 #[test]
@@ -146,7 +153,7 @@ async fn those_of_other_chains_are_told_that_they_are_of_no_use() {
     assert_eq!(mouth.end().await, DisconnectReason::UselessPeer);
     // A node without a common protocol.
     let mut mouth = ManualPeer::dial(&one.manager, rlpx::random_key()).await;
-    mouth.hello(&[68, 72]).await;
+    mouth.hello(&[68, 73]).await;
     assert_eq!(mouth.end().await, DisconnectReason::UselessPeer);
     assert_eq!(peers(&one.manager), 0);
 }

@@ -4,11 +4,11 @@
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes};
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatusEnum};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use jsonrpsee::Methods;
 use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, primitives::Block};
-use retrie_db::{OpenOptions, StateRootMode, SyncMode};
+use retrie_db::{HistoryKept, OpenOptions, StateRootMode, SyncMode};
 use retrie_engine::{
     BuilderConfig, DevChain, Engine, EngineConfig, LiveChain, PayloadBuilder, PoolMaintainer,
     SealingMode,
@@ -178,6 +178,21 @@ impl NodeFixture {
         Self::on(dir, chain, EngineConfig::default())
     }
 
+    /// A node on the datadir of one that was made by [`Self::with_file`], and stopped; old blocks keep
+    /// this much.
+    pub fn reopened(
+        dir: TempDir,
+        spec: &Arc<ChainSpec>,
+        backend: Arc<dyn AnyBackend>,
+        kept: HistoryKept,
+    ) -> Self {
+        let store = StoreOptions { flat_history: FlatHistory::All, ..StoreOptions::default() };
+        let given = options(&dir, spec, backend, store, StateRootMode::Header, None);
+        let given = ChainOptions { db: OpenOptions { kept, ..given.db }, ..given };
+        let chain = ChainStore::open(given).unwrap();
+        Self::on(dir, chain, EngineConfig::default())
+    }
+
     /// A node whose backend and referee check header roots, each at its time.
     pub fn with_referee(
         spec: &Arc<ChainSpec>,
@@ -334,7 +349,7 @@ impl NodeFixture {
     }
 
     pub async fn serve(&self, config: &ServerConfig) -> RunningServers {
-        RunningServers::start(config, &self.rpc, Methods::new()).await.unwrap()
+        RunningServers::start(config, &self.rpc, None).await.unwrap()
     }
 
     /// The result of a call; panics on an error.
@@ -388,7 +403,7 @@ impl HttpAnswer {
     }
 }
 
-/// Sends one HTTP request on its own connection.
+/// Sends one HTTP request on its own connection; the answer is text.
 pub async fn http(
     addr: SocketAddr,
     method: &str,
@@ -396,6 +411,23 @@ pub async fn http(
     headers: &[(&str, &str)],
     body: &str,
 ) -> HttpAnswer {
+    let answer = http_bytes(addr, method, path, headers, body.into()).await;
+    let (parts, body) = answer.into_parts();
+    HttpAnswer {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        body: String::from_utf8(body.to_vec()).unwrap(),
+    }
+}
+
+/// Sends one HTTP request on its own connection.
+pub async fn http_bytes(
+    addr: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: Vec<u8>,
+) -> http::Response<Bytes> {
     let stream = TcpStream::connect(addr).await.unwrap();
     let (mut client, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -407,15 +439,11 @@ pub async fn http(
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let request = request.body(body.to_string()).unwrap();
+    let request = request.body(Full::new(hyper::body::Bytes::from(body))).unwrap();
     let answer = client.send_request(request).await.unwrap();
     let (parts, body) = answer.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    HttpAnswer {
-        status: parts.status.as_u16(),
-        headers: parts.headers,
-        body: String::from_utf8(body.to_vec()).unwrap(),
-    }
+    http::Response::from_parts(parts, body.into())
 }
 
 /// Posts JSON.

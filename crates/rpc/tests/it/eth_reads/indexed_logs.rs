@@ -4,7 +4,7 @@ use crate::common::{NodeFixture, mpt, test_chain};
 use alloy_primitives::{Address, B256, U256};
 use alloy_rpc_types_engine::ForkchoiceState;
 use retrie_db::{LogBounds, LogQuery};
-use retrie_engine::start_log_indexer;
+use retrie_engine::{IndexerConfig, start_indexer};
 use retrie_pipeline::testkit::{BlockPlan, GENESIS_CONTRACT, TestCall, TestChain, TestRules};
 use serde_json::{Value, json};
 use std::{sync::atomic::AtomicBool, time::Duration};
@@ -136,7 +136,8 @@ async fn the_index_follows_a_node_by_itself() {
     let node = NodeFixture::new(&chain.spec, mpt());
     let plain = NodeFixture::new(&chain.spec, mpt());
     plain.add(&chain.path(genesis, blocks[59])).await;
-    let indexer = start_log_indexer(node.live().chain().clone(), BOUNDS, false).unwrap();
+    let config = IndexerConfig { logs: BOUNDS, ..IndexerConfig::default() };
+    let indexer = start_indexer(node.live().clone(), config).unwrap();
     for (from, to) in [(genesis, 29), (blocks[29], 59)] {
         node.add(&chain.path(from, blocks[to])).await;
         set_head(&node, blocks[to]).await;

@@ -5,6 +5,8 @@ mod fees;
 mod filters;
 mod history;
 mod indexed_logs;
+mod log_pages;
 mod proofs;
+mod pruned;
 mod send;
 mod state;

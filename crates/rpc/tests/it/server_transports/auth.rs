@@ -6,29 +6,26 @@ use alloy_rlp::Header;
 use alloy_rpc_types_engine::{ExecutionPayload, JwtSecret};
 use retrie_engine::{BuilderConfig, EngineApi, PayloadBuilder};
 use retrie_pipeline::testkit::{BlockPlan, TestRules};
-use retrie_rpc::{
-    engine_methods,
-    server::{AuthConfig, RunningServers, ServerConfig, sign_token},
-};
+use retrie_rpc::server::{AuthConfig, RunningServers, ServerConfig, sign_token};
 use serde_json::{Value, json};
 use std::{
     net::SocketAddr,
     time::{SystemTime, UNIX_EPOCH},
 };
 
-async fn serve(node: &NodeFixture, secret: JwtSecret) -> (RunningServers, SocketAddr) {
+pub(super) async fn serve(node: &NodeFixture, secret: JwtSecret) -> (RunningServers, SocketAddr) {
     let auth = AuthConfig { addr: "127.0.0.1:0".parse().unwrap(), ..AuthConfig::new(secret) };
     let config = ServerConfig { auth: Some(auth), ..ServerConfig::default() };
     let payloads =
         PayloadBuilder::new(node.live().clone(), node.pool.clone(), BuilderConfig::default());
     let api = EngineApi::new(node.engine.handle().clone(), payloads, node.pool.clone());
-    let servers = RunningServers::start(&config, &node.rpc, engine_methods(api)).await.unwrap();
+    let servers = RunningServers::start(&config, &node.rpc, Some(api)).await.unwrap();
     let addr = servers.auth_addr().unwrap();
     (servers, addr)
 }
 
 /// A token issued `seconds` seconds from now.
-fn token(secret: &JwtSecret, seconds: i64) -> String {
+pub(super) fn token(secret: &JwtSecret, seconds: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     format!("Bearer {}", sign_token(secret, now.saturating_add_signed(seconds)))
 }
@@ -113,6 +110,16 @@ async fn consensus_clients_find_engine_and_eth_and_nothing_else() {
         let refused = ask("engine_forkchoiceUpdatedV4", params).await;
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
     }
+    // Blobs have no cell proofs before Osaka.
+    let mask = format!("0x{}", "ff".repeat(16));
+    let cells = ask("engine_getBlobsV4", json!([[head], mask])).await;
+    assert!(cells["error"].is_null() && cells["result"].is_null(), "{cells}");
+    for params in [json!([[head], "0xff"]), json!([[head]]), json!([["0x01"], mask])] {
+        let refused = ask("engine_getBlobsV4", params).await;
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    }
+    let many = ask("engine_getBlobsV4", json!([vec![head; 129], mask])).await;
+    assert_eq!(many["error"]["code"], -38004, "{many}");
     let identity = json!([{ "code": "LH", "name": "a", "version": "b", "commit": "0x00000000" }]);
     let version = ask("engine_getClientVersionV1", identity).await;
     assert_eq!(version["result"][0]["name"], "retrie");

@@ -384,7 +384,7 @@ async fn http_and_websocket_share_a_port_only_with_the_same_namespaces() {
     drop(free);
     config.http.as_mut().unwrap().addr = addr;
     config.ws = Some(WsConfig { addr, apis: vec![ApiNamespace::Eth], ..WsConfig::default() });
-    let refused = RunningServers::start(&config, &node.rpc, jsonrpsee::Methods::new()).await;
+    let refused = RunningServers::start(&config, &node.rpc, None).await;
     assert!(matches!(refused, Err(ServerError::DifferentApis { .. })));
     config.ws.as_mut().unwrap().apis = ApiNamespace::ALL.into();
     let (_servers, addr) = served(&node, &config).await;

@@ -52,7 +52,7 @@ fn config(path: &Path) -> ServerConfig {
 }
 
 async fn served(node: &NodeFixture, path: &Path) -> Result<RunningServers, ServerError> {
-    RunningServers::start(&config(path), &node.rpc, jsonrpsee::Methods::new()).await
+    RunningServers::start(&config(path), &node.rpc, None).await
 }
 
 #[tokio::test]

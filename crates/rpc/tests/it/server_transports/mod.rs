@@ -2,7 +2,9 @@
 
 mod auth;
 mod budget;
+mod engine_rest;
 mod http;
 mod ipc;
 mod odd_messages;
+mod otlp;
 mod ws;

@@ -33,8 +33,7 @@ use std::{
 /// Maximum number of jobs that run at once, so that a long merge does not delay short jobs.
 const THREADS: usize = 4;
 /// The `nice` value of job threads: execution of blocks goes first.
-#[cfg(target_os = "linux")]
-const NICE: libc::c_int = 10;
+const NICE: i32 = 10;
 
 /// The output of a job, of a type that its backend defines.
 pub type JobOutput = Arc<dyn Any + Send + Sync>;
@@ -381,14 +380,22 @@ impl JobRunner {
     }
 }
 
+/// Lowers the priority of the calling thread to the `nice` value (1 to 19), so that the execution of
+/// blocks goes first. Only on Linux, where each thread has a priority of its own.
+pub fn lower_thread_priority(nice: i32) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the call takes only numbers, and 0 means the calling thread. If the call fails, the
+    // thread runs at normal priority.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, nice);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = nice;
+}
+
 /// A worker thread: runs jobs until the queue is closed.
 fn run_worker(jobs: &crossbeam_channel::Receiver<QueuedJob>, outstanding: &OutstandingJobs) {
-    #[cfg(target_os = "linux")]
-    // SAFETY: the call takes only numbers. On Linux each thread has its own priority, and 0 means
-    // the calling thread. If the call fails, jobs run at normal priority.
-    unsafe {
-        libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
-    }
+    lower_thread_priority(NICE);
     for (held, context) in jobs {
         // Only the slot is kept, so that dropping the handles cancels the job.
         let slot = held.upgrade().map(|held| held.slot.clone());

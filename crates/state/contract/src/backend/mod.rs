@@ -29,7 +29,7 @@ pub use extensions::{
     Prefetcher, ProofHole, ProofShards, ProvenanceQueries, StateHistory, WitnessAudit,
 };
 pub use files::open_with_retry;
-pub use jobs::{BackgroundJob, JobContext, JobHandle, JobOutput, JobRunner};
+pub use jobs::{BackgroundJob, JobContext, JobHandle, JobOutput, JobRunner, lower_thread_priority};
 pub use lookups::{CacheLookups, LookupCounter};
 pub use ranges::{
     AccountPostValues, ChunkPlace, RangeAnswer, RangeChanges, RangeFormat, RangeServer,

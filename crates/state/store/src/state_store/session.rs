@@ -110,6 +110,8 @@ impl StateSession<'_> {
     ) -> Result<Proposal, StateError> {
         let (first, number) = (*numbers.start(), *numbers.end());
         let Self { store, parent: ResolvedState { state, parent, base } } = self;
+        let name = store.identity().name;
+        let _root = tracing::debug_span!("root", store = name, number, keys = sum.len()).entered();
         if let Some(ProviderBlock { number: below, hash, .. }) = state.block
             && first != below + 1
         {

@@ -2,7 +2,7 @@
 
 use super::fixtures::*;
 use alloy_consensus::TxEip4844WithSidecar;
-use alloy_eips::eip2718::Encodable2718;
+use alloy_eips::{eip2718::Encodable2718, eip7594::Cell};
 use alloy_primitives::B256;
 use retrie_engine::pool::{BlobSidecar, PoolConfig, PooledTransaction, TransactionOrigin};
 
@@ -64,6 +64,8 @@ fn blobs_are_served_while_pooled_and_after() {
     let served = pool.blobs(&[versioned[1], B256::ZERO]);
     let blob = served[0].as_ref().unwrap();
     assert!(served[1].is_none() && blob.v2().is_none());
+    let cells = pool.blob_cells(&versioned, [0xff_u8; 16].into());
+    assert!(cells.iter().all(Option::is_none), "one proof a blob: no proofs of cells");
     let v1 = blob.v1().unwrap();
     assert_eq!((*v1.blob, v1.proof), (sidecar.blobs[1], sidecar.proofs[1]));
     // Another transaction with the same blobs.
@@ -136,5 +138,9 @@ fn cell_proofs_are_taken_from_osaka_on() {
     let blob = served[0].as_ref().unwrap();
     assert!(blob.v1().is_none());
     let v2 = blob.v2().unwrap();
-    assert_eq!((*v2.blob, v2.proofs), (new.blobs[0], new.cell_proofs));
+    assert_eq!((*v2.blob, v2.proofs), (new.blobs[0], new.cell_proofs.clone()));
+    let all = pool.blob_cells(&versioned, [0xff_u8; 16].into()).remove(0).unwrap();
+    let cells: Vec<Cell> = all.blob_cells.into_iter().flatten().collect();
+    assert_eq!(cells, new.compute_cells().unwrap());
+    assert_eq!(all.proofs.into_iter().flatten().collect::<Vec<_>>(), new.cell_proofs);
 }

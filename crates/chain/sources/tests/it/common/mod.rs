@@ -1,4 +1,4 @@
-//! Shared by the tests: the mainnet data, a synthetic chain, an era1 writer, and damage.
+//! Shared by the tests: the mainnet data, a synthetic chain, writers of era1 and ere, and damage.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 use std::path::PathBuf;
@@ -22,6 +22,11 @@ pub fn mainnet_data() -> Option<PathBuf> {
 /// A linked chain with transactions of several types, ommers and (from block `shanghai` on)
 /// withdrawals.
 pub fn chain(first: u64, count: u64, shanghai: u64) -> Vec<Block> {
+    merged_chain(first, count, shanghai, u64::MAX)
+}
+
+/// The same; from block `merge` on without difficulty.
+pub fn merged_chain(first: u64, count: u64, shanghai: u64, merge: u64) -> Vec<Block> {
     let mut parent = B256::repeat_byte(7);
     (first..first + count)
         .map(|number| {
@@ -40,7 +45,7 @@ pub fn chain(first: u64, count: u64, shanghai: u64) -> Vec<Block> {
             let header = Header {
                 parent_hash: parent,
                 number,
-                difficulty: U256::from(131_072 + number),
+                difficulty: U256::from(if number < merge { 131_072 + number } else { 0 }),
                 gas_limit: 30_000_000,
                 gas_used: 21_000 * (number % 4),
                 timestamp: 1_438_269_988 + number,
@@ -166,6 +171,158 @@ impl Era1File {
         data.extend((self.offsets.len() as u64).to_le_bytes());
         self.entry(0x3266, &data);
     }
+}
+
+/// Writes ere files, valid or with one fault.
+#[derive(Debug, Clone)]
+pub struct EreDraft {
+    pub start: u64,
+    /// Types and data of the entries, in the order of the file.
+    pub sections: Vec<(u16, Vec<Vec<u8>>)>,
+    /// What comes between them and the index.
+    pub tail: Vec<(u16, Vec<u8>)>,
+    /// Added to the offset of each of these words of the index.
+    pub shifts: Vec<(usize, u64)>,
+}
+
+impl EreDraft {
+    pub const HEADERS: u16 = 0x03;
+    pub const BODIES: u16 = 0x04;
+    pub const RECEIPTS: u16 = 0x0a;
+    pub const PROOFS: u16 = 0x0b;
+    pub const DIFFICULTIES: u16 = 0x06;
+    pub const ACCUMULATOR: u16 = 0x07;
+
+    /// All blocks, without a fault. Before the first one lies a difficulty of 1000, unless it is
+    /// genesis.
+    pub fn of(blocks: &[Block]) -> Self {
+        let packed = |item: Vec<u8>| snappy(&item);
+        let mut total = U256::from(if blocks[0].header.number == 0 { 0 } else { 1000 });
+        let mut records = Vec::new();
+        let mut difficulties = Vec::new();
+        for Block { header, .. } in blocks {
+            total += header.difficulty;
+            difficulties.push(total.to_le_bytes::<32>().to_vec());
+            if !header.difficulty.is_zero() {
+                records
+                    .push(HeaderRecord { block_hash: header.hash_slow(), total_difficulty: total });
+            }
+        }
+        let slim = |block: &Block| {
+            let list: Vec<u8> =
+                receipts(block.header.number).iter().flat_map(slim_receipt).collect();
+            packed(rlp_list(&list))
+        };
+        let mut sections: Vec<(u16, Vec<Vec<u8>>)> = vec![
+            (Self::HEADERS, blocks.iter().map(|b| packed(alloy_rlp::encode(&b.header))).collect()),
+            (Self::BODIES, blocks.iter().map(|b| packed(alloy_rlp::encode(&b.body))).collect()),
+            (Self::RECEIPTS, blocks.iter().map(slim).collect()),
+        ];
+        let mut tail = Vec::new();
+        if records.len() == blocks.len() {
+            let entry = |proof: Vec<u8>| {
+                let mut fields = vec![0x80];
+                proof.as_slice().encode(&mut fields);
+                packed(rlp_list(&fields))
+            };
+            sections.push((Self::PROOFS, proofs(&records).into_iter().map(entry).collect()));
+        }
+        if !records.is_empty() {
+            sections.push((Self::DIFFICULTIES, difficulties));
+            tail.push((Self::ACCUMULATOR, accumulator_root(&records).unwrap().to_vec()));
+        }
+        Self { start: blocks[0].header.number, sections, tail, shifts: Vec::new() }
+    }
+
+    /// Without the entries of this type.
+    pub fn without(mut self, kind: u16) -> Self {
+        self.sections.retain(|(other, _)| *other != kind);
+        self.tail.retain(|(other, _)| *other != kind);
+        self
+    }
+
+    /// The entries of this type.
+    pub fn section(&mut self, kind: u16) -> &mut Vec<Vec<u8>> {
+        &mut self.sections.iter_mut().find(|(other, _)| *other == kind).unwrap().1
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut file = Era1File::new(U256::ZERO);
+        let mut offsets = Vec::new();
+        for (kind, entries) in &self.sections {
+            let mut list = Vec::new();
+            for data in entries {
+                list.push(file.bytes.len() as u64);
+                file.entry(*kind, data);
+            }
+            offsets.push((*kind, list));
+        }
+        for (kind, data) in &self.tail {
+            file.entry(*kind, data);
+        }
+        let order = [Self::HEADERS, Self::BODIES, Self::RECEIPTS, Self::DIFFICULTIES, Self::PROOFS];
+        offsets.sort_by_key(|(kind, _)| order.iter().position(|other| other == kind));
+        let (start, count) = (file.bytes.len() as u64, self.sections[0].1.len());
+        let mut words = vec![self.start];
+        for position in 0..count {
+            for (_, list) in &offsets {
+                words.push(list.get(position).copied().unwrap_or_default().wrapping_sub(start));
+            }
+        }
+        words.extend([offsets.len() as u64, count as u64]);
+        for (at, shift) in &self.shifts {
+            words[*at] = words[*at].wrapping_add(*shift);
+        }
+        let data: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        file.entry(0x3267, &data);
+        file.bytes
+    }
+}
+
+/// RLP of a list with this payload.
+pub fn rlp_list(payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    alloy_rlp::Header { list: true, payload_length: payload.len() }.encode(&mut out);
+    out.extend(payload);
+    out
+}
+
+fn slim_receipt(receipt: &ReceiptEnvelope) -> Vec<u8> {
+    let inner = receipt.as_receipt().unwrap();
+    let mut fields = Vec::new();
+    (receipt.tx_type() as u8).encode(&mut fields);
+    inner.status.encode(&mut fields);
+    inner.cumulative_gas_used.encode(&mut fields);
+    inner.logs.encode(&mut fields);
+    rlp_list(&fields)
+}
+
+/// The definition, without shortcuts: the hashes beside the way of each record up a tree of 8192
+/// leaves, and the length of the list.
+fn proofs(records: &[HeaderRecord]) -> Vec<Vec<u8>> {
+    use sha2::{Digest, Sha256};
+    let pair = |left: B256, right: B256| {
+        B256::from_slice(&Sha256::digest([left.as_slice(), right.as_slice()].concat()))
+    };
+    let difficulty = |one: &HeaderRecord| B256::from(one.total_difficulty.to_le_bytes::<32>());
+    let mut level: Vec<B256> =
+        records.iter().map(|one| pair(one.block_hash, difficulty(one))).collect();
+    level.resize(8192, B256::ZERO);
+    let mut levels = Vec::new();
+    while level.len() > 1 {
+        let above = level.chunks(2).map(|two| pair(two[0], two[1])).collect();
+        levels.push(std::mem::replace(&mut level, above));
+    }
+    let length = U256::from(records.len()).to_le_bytes::<32>();
+    let proof = |(position, record): (usize, &HeaderRecord)| {
+        let mut proof = difficulty(record).to_vec();
+        for (height, level) in levels.iter().enumerate() {
+            proof.extend(level[(position >> height) ^ 1]);
+        }
+        proof.extend(length);
+        proof
+    };
+    records.iter().enumerate().map(proof).collect()
 }
 
 pub fn snappy(data: &[u8]) -> Vec<u8> {

@@ -8,9 +8,9 @@ use std::{collections::BTreeMap, time::Instant};
 use alloy_primitives::{Address, U256};
 use retrie_chainspec::{parse_chain, primitives::Block};
 use retrie_sources::{
-    BlockFileKind, BundleFolder, BundleKind, Era1Mirror, ObjectError, PrestateBundle, SourceError,
-    SourceErrorKind, SourceKind, SourceLocation, bundle::encode_prestate, detect, list_bundles,
-    open, verify_era1,
+    BlockFileKind, BundleFolder, BundleKind, EraFormat, EraMirror, ObjectError, PrestateBundle,
+    SourceError, SourceErrorKind, SourceKind, SourceLocation, bundle::encode_prestate, detect,
+    list_bundles, open, verify_era1,
 };
 use server::{BUCKET, BucketFault, MockS3Server, sha256, stores, sums};
 
@@ -332,7 +332,8 @@ fn era1_files_are_downloaded_from_a_store() {
     let key = format!("era1/{name}");
     let server = MockS3Server::start([(key.clone(), bytes.clone())]);
     let SourceLocation::Object(folder) = server.s3("era1") else { panic!() };
-    let mirror = || Era1Mirror::open_store(parse_chain("mainnet").unwrap(), &folder).unwrap();
+    let spec = || parse_chain("mainnet").unwrap();
+    let mirror = || EraMirror::open_store(EraFormat::Era1, spec(), &folder).unwrap();
     let target = tempfile::tempdir().unwrap();
     let download = || mirror().download(crate::download::EPOCH, target.path(), None, &mut |_| ());
     server.fail(&key, BucketFault::CutAt(bytes.len() / 2), 1);

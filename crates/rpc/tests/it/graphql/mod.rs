@@ -1,0 +1,5 @@
+//! GraphQL: the public cases, and what bounds and guards it.
+
+mod cases;
+mod http;
+mod queries;
