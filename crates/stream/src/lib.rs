@@ -17,7 +17,7 @@
 //!
 //! * **Record** ([`StreamRecord`]): one line of JSON. Its [`RecordKind`] is a block, its receipts, its
 //!   state delta, or a revert, which names blocks that were undone.
-//! * **Cursor** ([`StreamCursor`]): the place behind a record. Whoever resumes with it gets the next
+//! * **Cursor** ([`StreamCursor`]): the place behind a record. A reader that resumes with it gets the next
 //!   record.
 //! * **Position** ([`StreamPosition`]): a cursor and the last blocks of the stream. With their hashes a
 //!   revert can name blocks that the node has lost, in a crash or by `stage unwind`.

@@ -9,8 +9,8 @@
 //! are still to come. `check` is a digest of what is before it. The text is `0x` and hexadecimal.
 //!
 //! A cursor is no secret and has no signature, so that every node of the chain can continue it.
-//! Whoever makes one up can say no more with it than with `fromBlock`: block and number are looked up,
-//! and the range has the same limits.
+//! A client that makes one up can say no more with it than with `fromBlock`: block and number are looked
+//! up, and the range has the same limits.
 
 use crate::RpcError;
 use alloy_eips::BlockNumberOrTag;

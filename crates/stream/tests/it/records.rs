@@ -95,14 +95,14 @@ fn a_stream_of_some_kinds_has_no_others() {
 }
 
 /// Two branches above a trunk.
-struct Fork {
+struct ForkedChain {
     genesis: B256,
     trunk: Vec<B256>,
     branches: [Vec<B256>; 2],
     blocks: Vec<Block>,
 }
 
-fn fork() -> (retrie_pipeline::testkit::TestChain, Fork) {
+fn fork() -> (retrie_pipeline::testkit::TestChain, ForkedChain) {
     let mut chain = test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let trunk = chain.branch(genesis, 5, 12, 1);
@@ -110,7 +110,7 @@ fn fork() -> (retrie_pipeline::testkit::TestChain, Fork) {
     let branches = [chain.branch(base, 7, 12, 2), chain.branch(base, 9, 12, 4)];
     let mut blocks = chain.path(genesis, branches[0][6]);
     blocks.extend(chain.path(base, branches[1][8]));
-    (chain, Fork { genesis, trunk, branches, blocks })
+    (chain, ForkedChain { genesis, trunk, branches, blocks })
 }
 
 #[test]

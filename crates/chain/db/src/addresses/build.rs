@@ -2,14 +2,14 @@
 
 use super::{
     BlockParticipants, IndexedBlock, damaged_block, indexed, outermost,
-    rows::{
-        BlockKeys, BlockRows, account_key, decode_position, encode_creation, encode_indexes,
-        encode_position,
-    },
+    rows::{BlockKeys, BlockRows, account_key, encode_creation, encode_indexes},
     search::{UNTRACED, traced_from},
 };
 use crate::{
-    ChainRead, DatabaseEnv, DbError, ReadError, ReadTxn, Result, WriteTxn, pieces, raw::RawRead,
+    ChainRead, DatabaseEnv, DbError, ReadError, ReadTxn, Result, WriteTxn,
+    chain::{decode_position, encode_position},
+    pieces,
+    raw::RawRead,
     tables::ChainTable,
 };
 use alloy_primitives::B256;

@@ -2,10 +2,12 @@
 
 use super::{
     IndexedBlock, damaged_block,
-    rows::{BlockKeys, account_key, decode_creation, decode_indexes, decode_position},
+    rows::{BlockKeys, account_key, decode_creation, decode_indexes},
 };
 use crate::{
-    ChainRead, CorruptRow, ReadError, ReadTxn, Result, pieces,
+    ChainRead, CorruptRow, ReadError, ReadTxn, Result,
+    chain::decode_position,
+    pieces,
     raw::{RawRead, RowRange, TableHandle},
     tables::ChainTable,
 };

@@ -187,20 +187,6 @@ pub(super) fn decode_indexes(row: &[u8]) -> Result<Vec<u32>, &'static str> {
     if indexes.is_empty() { Err("it names no transaction") } else { Ok(indexes) }
 }
 
-/// Encodes the position of a transaction.
-pub(super) fn encode_position(number: u64, index: u32) -> [u8; 12] {
-    let mut row = [0; 12];
-    row[..8].copy_from_slice(&number.to_be_bytes());
-    row[8..].copy_from_slice(&index.to_be_bytes());
-    row
-}
-
-/// Decodes number and index.
-pub(super) fn decode_position(row: &[u8]) -> Option<(u64, u32)> {
-    let (number, index) = row.split_first_chunk::<8>()?;
-    Some((u64::from_be_bytes(*number), u32::from_be_bytes(index.try_into().ok()?)))
-}
-
 /// Encodes the transaction and the creator of a contract.
 pub(super) fn encode_creation(index: u32, creator: &Address) -> [u8; 24] {
     let mut row = [0; 24];

@@ -2,10 +2,12 @@
 
 use super::{
     indexed, outermost,
-    rows::{account_key, decode_creation, decode_indexes, decode_position, number_in_key},
+    rows::{account_key, decode_creation, decode_indexes, number_in_key},
 };
 use crate::{
-    ChainRead, ReadError, ReadTxn, Result, notes,
+    ChainRead, ReadError, ReadTxn, Result,
+    chain::decode_position,
+    notes,
     raw::{RawRead, RowRange},
     tables::ChainTable,
 };

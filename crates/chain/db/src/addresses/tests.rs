@@ -2,13 +2,15 @@
 
 use super::{
     rows::{
-        BlockKeys, BlockRows, account_key, decode_creation, decode_indexes, decode_position,
-        encode_creation, encode_indexes, encode_position,
+        BlockKeys, BlockRows, account_key, decode_creation, decode_indexes, encode_creation,
+        encode_indexes,
     },
     *,
 };
 use crate::{
-    ChainRead, DatabaseEnv, NewBlock, OpenOptions, ReadTxn, SyncMode, WriteTxn, raw::RowRange,
+    ChainRead, DatabaseEnv, NewBlock, OpenOptions, ReadTxn, SyncMode, WriteTxn,
+    chain::{decode_position, encode_position},
+    raw::RowRange,
 };
 use alloy_consensus::{SignableTransaction, TxLegacy};
 use alloy_primitives::{Signature, U256, hex};

@@ -8,7 +8,7 @@ mod read;
 mod retention;
 mod write;
 
-pub(crate) use read::{canonical, header_at};
+pub(crate) use read::{canonical, decode_position, encode_position, header_at};
 
 pub use check::StoredBlock;
 pub use metadata::{DatadirMetadata, SCHEMA_VERSION, StateRootMode, StoredKeyForm};

@@ -515,14 +515,16 @@ fn check_count(
     Err(ReadError::corrupt(table.name(), &id.to_bytes(), what))
 }
 
-pub(super) fn encode_position(number: u64, index: u32) -> [u8; 12] {
+/// Encodes the position of a transaction: the block's number and its index.
+pub(crate) fn encode_position(number: u64, index: u32) -> [u8; 12] {
     let mut row = [0; 12];
     row[..8].copy_from_slice(&number.to_be_bytes());
     row[8..].copy_from_slice(&index.to_be_bytes());
     row
 }
 
-pub(super) fn decode_position(row: &[u8]) -> Option<(u64, u32)> {
+/// Decodes number and index.
+pub(crate) fn decode_position(row: &[u8]) -> Option<(u64, u32)> {
     let (number, index) = row.split_first_chunk::<8>()?;
     Some((u64::from_be_bytes(*number), u32::from_be_bytes(index.try_into().ok()?)))
 }

@@ -1,6 +1,6 @@
 //! What each method answers, on two stores.
 
-use super::scene::{NOBODY, Scene, TARGET, index, stores};
+use super::scene::{NOBODY, OtsScene, TARGET, index, stores};
 use crate::common::{NodeFixture, mpt, signed_transfer, test_chain};
 use alloy_primitives::{Address, B256, U64, U256};
 use retrie_pipeline::testkit::{GENESIS_CONTRACT, TestRules, TestWallet, write_blocks};
@@ -16,7 +16,7 @@ fn operation(kind: u8, from: Address, to: Address, value: u64) -> Value {
 
 #[tokio::test]
 async fn internal_operations_are_transfers_creations_and_destructions_within_a_transaction() {
-    let scene = Scene::new(3);
+    let scene = OtsScene::new(3);
     for (name, backend) in stores() {
         let node = scene.node(backend).await;
         let operations = async |block, index| {
@@ -25,7 +25,7 @@ async fn internal_operations_are_transfers_creations_and_destructions_within_a_t
         };
         // The creation by the transaction itself is no internal one.
         assert_eq!(operations(1, 0).await, json!([]), "{name}");
-        let Scene { forwarder, factory, children, short_lived, lost, .. } = scene;
+        let OtsScene { forwarder, factory, children, short_lived, lost, .. } = scene;
         assert_eq!(operations(2, 0).await, json!([operation(0, forwarder, TARGET, 1000)]));
         assert_eq!(operations(2, 1).await, json!([operation(2, factory, children[0], 0)]));
         let created = operations(2, 2).await;
@@ -43,7 +43,7 @@ async fn internal_operations_are_transfers_creations_and_destructions_within_a_t
 
 #[tokio::test]
 async fn a_trace_has_the_calls_of_call_tracer_in_the_order_of_their_start() {
-    let scene = Scene::new(3);
+    let scene = OtsScene::new(3);
     for (name, backend) in stores() {
         let node = scene.node(backend).await;
         for (block, index) in [(1, 0), (2, 0), (2, 1), (2, 2), (3, 0), (3, 1), (3, 2), (5, 0)] {
@@ -81,7 +81,7 @@ fn flatten(call: &Value, depth: usize, all: &mut Vec<Value>) {
 
 #[tokio::test]
 async fn errors_codes_and_levels() {
-    let scene = Scene::new(3);
+    let scene = OtsScene::new(3);
     for (name, backend) in stores() {
         let node = scene.node(backend).await;
         assert_eq!(node.call("ots_getApiLevel", json!([])).await, 8, "{name}");
@@ -106,7 +106,7 @@ async fn errors_codes_and_levels() {
 
 #[tokio::test]
 async fn details_of_a_block_have_its_fees_and_no_transactions() {
-    let scene = Scene::new(3);
+    let scene = OtsScene::new(3);
     for (name, backend) in stores() {
         let node = scene.node(backend).await;
         let details = node.call("ots_getBlockDetails", json!([2])).await;
@@ -160,7 +160,7 @@ async fn rewards_before_the_merge_are_issued() {
 
 #[tokio::test]
 async fn transactions_of_a_block_come_in_pages_from_its_end() {
-    let scene = Scene::new(3);
+    let scene = OtsScene::new(3);
     for (name, backend) in stores() {
         let node = scene.node(backend).await;
         let page = async |number: u64, size: u64| {
@@ -196,7 +196,7 @@ async fn transactions_of_a_block_come_in_pages_from_its_end() {
 /// The same with the index, and without it by old states.
 #[tokio::test]
 async fn nonces_and_creators_are_found_with_and_without_an_index() {
-    let scene = Scene::new(6);
+    let scene = OtsScene::new(6);
     for (name, backend) in stores() {
         let node = scene.node(backend).await;
         for is_indexed in [false, true] {
@@ -245,7 +245,7 @@ async fn nonces_and_creators_are_found_with_and_without_an_index() {
 
 #[tokio::test]
 async fn a_transaction_of_the_pool_is_found_by_sender_and_nonce() {
-    let scene = Scene::new(1);
+    let scene = OtsScene::new(1);
     let node = scene.node(mpt()).await;
     let raw = signed_transfer(7, 0);
     let hash = node.call("eth_sendRawTransaction", json!([raw])).await;

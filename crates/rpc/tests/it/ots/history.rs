@@ -1,7 +1,7 @@
 //! The history of an address: pages, blocks that are not indexed, reorganisations, restarts, states
 //! that are not kept.
 
-use super::scene::{NOBODY, Scene, TARGET, index, set_durable_head, step, stores};
+use super::scene::{NOBODY, OtsScene, TARGET, index, set_durable_head, step, stores};
 use crate::common::{NodeFixture, lvmt, mpt};
 use alloy_primitives::{Address, B256};
 use retrie_chainspec::DEV_ACCOUNTS;
@@ -76,7 +76,7 @@ async fn assert_history(node: &NodeFixture, expected: &[B256]) {
 
 #[tokio::test]
 async fn pages_have_every_transaction_once_also_of_blocks_that_are_not_indexed() {
-    let scene = Scene::new(14);
+    let scene = OtsScene::new(14);
     let expected = scene.of_target();
     for (name, backend) in stores() {
         let node = scene.node(backend).await;
@@ -109,7 +109,7 @@ async fn pages_have_every_transaction_once_also_of_blocks_that_are_not_indexed()
 /// Who calls whom, and who creates whom, is in the history of both.
 #[tokio::test]
 async fn callers_callees_creators_and_beneficiaries_take_part() {
-    let scene = Scene::new(1);
+    let scene = OtsScene::new(1);
     for (name, backend) in stores() {
         let node = scene.node(backend).await;
         index(&node);
@@ -134,7 +134,7 @@ async fn callers_callees_creators_and_beneficiaries_take_part() {
 
 #[tokio::test]
 async fn a_reorganisation_takes_its_transactions_along() {
-    let mut scene = Scene::new(9);
+    let mut scene = OtsScene::new(9);
     let main = scene.of_target();
     // A branch from block 8 on, with other payments.
     let (fork, mut at) = (scene.blocks[8], scene.blocks[8]);
@@ -181,7 +181,7 @@ async fn a_reorganisation_takes_its_transactions_along() {
 #[tokio::test]
 async fn without_old_states_internal_calls_are_missing_and_the_answer_says_from_where_on_they_are_not()
  {
-    let scene = Scene::new(14);
+    let scene = OtsScene::new(14);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chain.rlp");
     write_blocks(&file, &scene.chain.path(scene.chain.genesis(), scene.head()));

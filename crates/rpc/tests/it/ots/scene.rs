@@ -51,7 +51,7 @@ fn send(from: u8, to: Address, value: u64, input: impl Into<Bytes>) -> TestCall 
 }
 
 /// The chain, and its contracts.
-pub(super) struct Scene {
+pub(super) struct OtsScene {
     pub(super) chain: TestChain,
     /// Hashes by number, genesis included.
     pub(super) blocks: Vec<B256>,
@@ -69,7 +69,7 @@ pub(super) struct Scene {
 /// The first block of those that only pay the target.
 pub(super) const FIRST_PAYMENT: usize = 5;
 
-impl Scene {
+impl OtsScene {
     /// `payments` blocks follow the contracts, each with one or two transactions for the target.
     pub(super) fn new(payments: u64) -> Self {
         let mut chain = test_chain(TestRules::Prague);
