@@ -307,7 +307,7 @@ fn first_block_where(
         let hash = view.canonical_hash(number)?;
         let hash = hash.ok_or(AddressIndexError::NoBlock { number })?;
         match view.state(&hash) {
-            Err(error) if error.lacks_state() => {
+            Err(error) if error.lacks_state() && !view.has_lost_state() => {
                 Err(AddressIndexError::NoState { number, reason: error.to_string() }.into())
             }
             state => test(&state?),

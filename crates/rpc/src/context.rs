@@ -225,22 +225,19 @@ impl RpcContext {
         Ok(self.live.view()?)
     }
 
-    /// Runs `work` on a view of the chain. A reorg may remove the state of the view's head before
-    /// `work` opens it; then `work` runs again on the view after the reorg.
+    /// Runs `work` on a view of the chain. The state of the view's head may leave the store before
+    /// `work` opens it; then `work` runs again on a view of the next head.
     ///
     /// # Errors
     /// The errors of `work`, or if the database fails.
     pub(crate) fn on_view<T>(&self, work: impl Fn(LiveView) -> RpcResult<T>) -> RpcResult<T> {
         let mut view = self.view()?;
         for _ in 1..VIEW_ATTEMPTS {
-            let sequence = view.sequence();
-            match work(view) {
-                Err(error) if error.lacks_state() => {
-                    view = self.view()?;
-                    if view.sequence() == sequence {
-                        return Err(error);
-                    }
-                }
+            match work(view.clone()) {
+                Err(error) if error.lacks_state() => match view.successor()? {
+                    Some(next) => view = next,
+                    None => return Err(error),
+                },
                 outcome => return outcome,
             }
         }

@@ -29,8 +29,6 @@ use std::{fmt::Display, sync::Arc};
 const MAX_RECORDS: usize = 48;
 /// Bytes of records after which a batch ends.
 const MAX_BYTES: usize = 1 << 20;
-/// Number of views on which the delta of a block is looked for while reorgs follow each other.
-const DELTA_ATTEMPTS: u32 = 8;
 
 /// A record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,15 +46,13 @@ pub struct RecordReader {
     kinds: RecordSelection,
     /// The block that was read last: it has several records.
     block: Option<Arc<RecoveredBlock>>,
-    /// The block whose delta was not found on the last view, and how often that was so.
-    without_delta: Option<(B256, u32)>,
 }
 
 /// Why there is no next record.
 enum ReadStop {
     /// The stream is at the head.
     AtHead,
-    /// The chain has moved on from this view, and the next view may have what was not found.
+    /// The store has moved on from this view, and the next view may have what was not found.
     StaleView,
     Failed(StreamError),
 }
@@ -76,7 +72,7 @@ impl From<PipelineError> for ReadStop {
 impl RecordReader {
     /// A reader of records of these kinds.
     pub const fn new(live: LiveChain, kinds: RecordSelection) -> Self {
-        Self { live, kinds, block: None, without_delta: None }
+        Self { live, kinds, block: None }
     }
 
     /// The next records after `position`, in order, and moves `position` behind them. None if there
@@ -164,7 +160,7 @@ impl RecordReader {
                     .ok_or_else(|| format!("the receipts of block {} are not kept", cursor.block));
                 line(cursor, shown)?
             }
-            RecordKind::Delta => line(cursor, self.delta(view, &block)?)?,
+            RecordKind::Delta => line(cursor, Self::delta(view, &block)?)?,
             RecordKind::Block | RecordKind::Revert => {
                 line(cursor, Ok::<_, String>(chain_json::block(&block)))?
             }
@@ -187,24 +183,14 @@ impl RecordReader {
 
     /// What a block changed, or why that is not known.
     fn delta(
-        &mut self,
         view: &LiveView,
         block: &RecoveredBlock,
     ) -> Result<Result<DeltaFields, String>, ReadStop> {
         match view.block_delta(block) {
             Ok(delta) => Ok(Ok(DeltaFields::new(view, &delta)?)),
-            Err(error @ DeltaError::NotKept { .. }) => {
-                let hash = block.hash();
-                let before = self.without_delta.filter(|(of, _)| *of == hash);
-                let attempts = before.map_or(1, |(_, attempts)| attempts + 1);
-                self.without_delta = Some((hash, attempts));
-                // A reorg can take a state away while it is opened.
-                let is_stale = self.live.view()?.sequence() != view.sequence();
-                if is_stale && attempts < DELTA_ATTEMPTS {
-                    return Err(ReadStop::StaleView);
-                }
-                Ok(Err(error.to_string()))
-            }
+            // Kept or not, it cannot be read on this view.
+            Err(DeltaError::NotKept { .. }) if view.has_lost_state() => Err(ReadStop::StaleView),
+            Err(error @ DeltaError::NotKept { .. }) => Ok(Err(error.to_string())),
             Err(DeltaError::Chain(error)) => Err(error.into()),
         }
     }

@@ -81,7 +81,15 @@ fn take_steps(
     if let Some(bounds) = &config.addresses {
         // A view for each block: a view that is held long keeps the database from reusing pages.
         has_more |= db.index_addresses(bounds, stop, |hash| {
-            live.view().and_then(|view| view.trace_participants(hash))
+            let mut view = live.view()?;
+            loop {
+                match view.trace_participants(hash) {
+                    Err(error) if error.lacks_state() => {
+                        view = view.successor()?.ok_or(error)?;
+                    }
+                    found => return found,
+                }
+            }
         })?;
     }
     Ok(has_more)

@@ -48,6 +48,9 @@ impl LiveView {
     /// Who takes part in the transactions of a known block, by executing it again on the state before
     /// it. If that state is not kept, or the outcome is not the stored one, only what block and
     /// receipts show. `None` if the block is not known.
+    ///
+    /// # Errors
+    /// Also if this view [has lost its state](Self::has_lost_state): the next one may know more.
     pub fn trace_participants(
         &self,
         hash: &B256,
@@ -77,7 +80,7 @@ impl LiveView {
             return Ok(Some(Vec::new()));
         }
         let state = match self.state_before(block) {
-            Err(error) if error.lacks_state() => return Ok(None),
+            Err(error) if error.lacks_state() && !self.has_lost_state() => return Ok(None),
             state => state?,
         };
         let differs = |what: &dyn fmt::Display| {

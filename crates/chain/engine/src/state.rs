@@ -289,6 +289,34 @@ impl LiveView {
         }
     }
 
+    /// Whether the state of this view's head has left the store: a reorg has undone the block, or a
+    /// batch whose blocks share one root has made it too old. Values of old states are read at the
+    /// head, so this view cannot read those that are kept either.
+    pub fn has_lost_state(&self) -> bool {
+        let head = self.live().chain().state().at(self.at_head());
+        head.is_err_and(|error| PipelineError::from(error).lacks_state())
+    }
+
+    /// A view of the next head. `None` if the chain has not moved and this view's state is there. If
+    /// it [is not](Self::has_lost_state), the engine is about to publish the next head, and this
+    /// waits for it, for seconds at most.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn successor(&self) -> Result<Option<Self>, PipelineError> {
+        for attempt in 1..=ATTEMPTS {
+            let next = self.live().view()?;
+            if next.sequence() != self.sequence() {
+                return Ok(Some(next));
+            }
+            if !self.has_lost_state() {
+                break;
+            }
+            pause_before_retry(attempt);
+        }
+        Ok(None)
+    }
+
     /// The state of a canonical durable block from the backend's own history; `None` if it is not
     /// in there.
     fn state_in_history(&self, block: BlockRef) -> Result<Option<StateProvider>, PipelineError> {

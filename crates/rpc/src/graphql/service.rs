@@ -135,8 +135,8 @@ impl GraphqlService {
         let mut budget = QueryBudget::new(self.rpc.limits.max_response_size);
         let mut attempt = 1;
         loop {
-            let sequence = view.sequence();
-            let scope = QueryScope { rpc: self.rpc.clone(), view, budget: budget.clone() };
+            let (rpc, view_of_query) = (self.rpc.clone(), view.clone());
+            let scope = QueryScope { rpc, view: view_of_query, budget: budget.clone() };
             let response = self.resolve(&document, call, scope);
             if let Some(reason) = budget.exceeded() {
                 return Ok(GraphqlAnswer::aborted(reason));
@@ -144,10 +144,10 @@ impl GraphqlService {
             if document.has_mutation || attempt == VIEW_ATTEMPTS || !lacks_state(&response) {
                 return Ok(GraphqlAnswer::of(response));
             }
-            view = self.rpc.view()?;
-            if view.sequence() == sequence {
+            let Some(next) = view.successor()? else {
                 return Ok(GraphqlAnswer::of(response));
-            }
+            };
+            view = next;
             budget = budget.renewed();
             attempt += 1;
         }

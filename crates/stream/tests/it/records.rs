@@ -1,6 +1,6 @@
 //! Records of a chain that grows, is reorganised, and loses blocks.
 
-use crate::common::{TestIndexer, TestNode, imported, imported_with, test_chain};
+use crate::common::{TestIndexer, TestNode, import_blocks, imported, imported_with, test_chain};
 use alloy_primitives::{Address, B256, U64};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use retrie_chainspec::primitives::Block;
@@ -78,6 +78,28 @@ fn a_delta_that_is_not_kept_is_null_with_a_reason() {
             assert!(json["delta"].is_null(), "{json}");
             assert!(json["reason"].as_str().unwrap().contains("are not kept"), "{json}");
         }
+    }
+}
+
+/// Regression: while a node caught up by batches, deltas that were kept came as null.
+#[test]
+fn a_delta_is_not_given_up_before_the_next_head_is_published() {
+    let mut chain = test_chain(TestRules::Cancun);
+    let blocks = chain.branch(chain.genesis(), 12, 12, 3);
+    let (dir, store) = imported_with(&chain, blocks[2], FlatHistory::All, 4);
+    let behind = LiveChain::new(store.clone()).unwrap();
+    let before = behind.view().unwrap();
+    assert!(!before.has_lost_state() && before.successor().unwrap().is_none());
+    import_blocks(&store, &dir, &chain.path(blocks[2], blocks[11]));
+    assert!(before.has_lost_state());
+
+    let kinds = RecordSelection::new(&[RecordKind::Delta]);
+    assert_eq!(all(&behind, kinds).len(), 1, "genesis needs no state, and the others wait");
+    let records = all(&LiveChain::new(store).unwrap(), kinds);
+    assert_eq!(records.len(), 13);
+    for record in &records {
+        let json: Value = serde_json::from_str(&record.json).unwrap();
+        assert!(json["delta"].is_object(), "{json}");
     }
 }
 

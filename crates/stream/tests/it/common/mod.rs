@@ -72,16 +72,21 @@ pub fn imported_with(
     retention: u64,
 ) -> (TempDir, Arc<ChainStore>) {
     let dir = TempDir::new().unwrap();
-    let file = dir.path().join("chain.rlp");
-    write_blocks(&file, &chain.path(chain.genesis(), tip));
     let store = open(&dir, &chain.spec, flat_history, retention);
+    import_blocks(&store, &dir, &chain.path(chain.genesis(), tip));
+    (dir, Arc::new(store))
+}
+
+/// Imports blocks above the tip, unseen by every [`LiveChain`].
+pub fn import_blocks(store: &ChainStore, dir: &TempDir, blocks: &[Block]) {
+    let file = dir.path().join("chain.rlp");
+    write_blocks(&file, blocks);
     let sources = vec![BlockSource::open(&file).unwrap()];
     let (stop, metrics) = (AtomicBool::new(false), Metrics::new().unwrap());
     let options = ImportOptions::default();
     let outcome =
-        import(&store, sources, 0..=u64::MAX, options, &metrics, &stop, &mut |_| {}).unwrap();
+        import(store, sources, 0..=u64::MAX, options, &metrics, &stop, &mut |_| {}).unwrap();
     outcome.end.unwrap();
-    (dir, Arc::new(store))
 }
 
 /// A running node.
