@@ -114,7 +114,7 @@ fn nodes_become_peers_and_tell_of_each_other() {
     let one = PeerNode::start(&folder.path().join("one"), LOOPBACK);
     assert!(one.is_healthy(), "a node is not unwell for having no peers");
     assert_eq!(one.call("net_listening", json!([])), json!(true));
-    assert_eq!(one.call("eth_protocolVersion", json!([])), json!("0x47"));
+    assert_eq!(one.call("eth_protocolVersion", json!([])), json!("0x48"));
     let flags = format!("{LOOPBACK} --trusted-peers {}", one.enode);
     let two = PeerNode::start(&folder.path().join("two"), &flags);
     one.wait_for_peers("0x1");

@@ -372,7 +372,7 @@ impl NodeNetwork for NodePeers {
     }
 
     fn protocol_version(&self) -> u64 {
-        EthVersion::OFFERED[0].number().into()
+        EthVersion::ALL[0].number().into()
     }
 
     fn peer_count(&self) -> usize {

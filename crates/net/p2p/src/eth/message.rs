@@ -38,10 +38,6 @@ impl EthVersion {
     /// All versions, the newest first.
     pub const ALL: [Self; 4] = [Self::Eth72, Self::Eth71, Self::Eth70, Self::Eth69];
 
-    /// The versions that a node offers, the newest first. Not 72: beside geth 1.17.8 transactions with
-    /// blobs were lost (`scripts/network/gossip --blobs`).
-    pub const OFFERED: [Self; 3] = [Self::Eth71, Self::Eth70, Self::Eth69];
-
     /// Its number in hello and status messages.
     pub const fn number(self) -> u8 {
         match self {
@@ -52,7 +48,7 @@ impl EthVersion {
         }
     }
 
-    /// The version of this number, if it is known here.
+    /// The version of this number, if this node supports it.
     pub(crate) fn from_number(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|version| u64::from(version.number()) == number)
     }

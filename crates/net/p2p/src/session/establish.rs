@@ -125,7 +125,7 @@ impl LocalNode {
 
     /// The hello message for the peer with this slot.
     fn hello(&self, place: &dyn PeerSlot) -> Hello {
-        let capabilities = EthVersion::OFFERED.iter().rev().map(|version| Capability {
+        let capabilities = EthVersion::ALL.iter().rev().map(|version| Capability {
             name: "eth".to_owned(),
             version: u64::from(version.number()),
         });
@@ -368,8 +368,7 @@ async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 /// The newest version of `eth` that both sides support.
 fn common_version(hello: &Hello) -> Option<EthVersion> {
     let eth = hello.capabilities.iter().filter(|capability| capability.name == "eth");
-    let known = eth.filter_map(|capability| EthVersion::from_number(capability.version));
-    known.filter(|version| EthVersion::OFFERED.contains(version)).max()
+    eth.filter_map(|capability| EthVersion::from_number(capability.version)).max()
 }
 
 fn is_rchk(capability: &Capability) -> bool {

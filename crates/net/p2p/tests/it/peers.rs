@@ -66,7 +66,7 @@ fn two_nodes_find_a_way_to_each_other_and_talk() {
     eventually("a connection", || peers(&one.manager) == 1 && peers(&two.manager) == 1);
     let [seen_by_a, seen_by_b] = [a.connected(), b.connected()].map(|mut all| all.pop().unwrap());
     assert!(seen_by_a.inbound && !seen_by_b.inbound && seen_by_b.is_static);
-    assert_eq!(seen_by_b.version, eth::EthVersion::Eth71);
+    assert_eq!(seen_by_b.version, eth::EthVersion::Eth72);
     assert_eq!(seen_by_b.name, "test/v1");
     assert_eq!(seen_by_b.range, range(10));
     assert_eq!((one.manager.slots(), two.manager.slots()), ((1, 0), (0, 0)));
@@ -78,9 +78,10 @@ fn two_nodes_find_a_way_to_each_other_and_talk() {
     assert_eq!(three.iter().map(|header| header.number).collect::<Vec<_>>(), [0, 1, 2]);
     let nothing = runtime.block_on(b.request(id, EthRequest::Bodies(vec![B256::ZERO]))).unwrap();
     assert_eq!(nothing, EthResponse::Bodies(vec![]));
-    let cells = EthRequest::Cells { hashes: vec![B256::ZERO], mask: CellMask::BLOB };
-    let refused = runtime.block_on(b.request(id, cells)).unwrap_err();
-    assert!(format!("{refused:?}").contains("Unsupported"), "version 71 has no cells: {refused:?}");
+    let mask = CellMask::BLOB;
+    let cells = EthRequest::Cells { hashes: vec![B256::ZERO], mask };
+    let nothing = runtime.block_on(b.request(id, cells)).unwrap();
+    assert_eq!(nothing, EthResponse::Cells { cells: vec![], mask });
 
     assert!(b.send(id, hashes(2)));
     let heard = runtime.block_on(one.heard.recv()).unwrap();
