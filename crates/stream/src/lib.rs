@@ -30,6 +30,7 @@
 //! The chain and the cursor file are trusted, unless they contradict each other; clients are not.
 //! `docs/stream.md` is the page for readers of the stream.
 
+mod core_share;
 mod cursor;
 mod cursor_file;
 mod error;

@@ -6,13 +6,14 @@
 //! | `stream-listen` | takes WebSocket clients | clients | with the stream |
 //! | `stream-client`, at most 16 | reads a batch, sends it | its client; 50 ms at the head | with its client, or with the stream |
 //!
-//! All of them run at the lowest priority, so that the execution of blocks goes first.
+//! All of them run at the lowest priority, so that the execution of blocks goes first, and pause on
+//! a busy machine ([`CoreShare`]).
 
 #[cfg(feature = "kafka")]
 use crate::kafka::KafkaSink;
 use crate::{
     RecordReader, RecordSelection, StreamError, StreamPosition, StreamRecord, StreamStart,
-    StreamTarget, cursor_file::CursorFile, file::FileSink, websocket,
+    StreamTarget, core_share::CoreShare, cursor_file::CursorFile, file::FileSink, websocket,
 };
 use retrie_engine::{BackgroundControl, BackgroundThread, LiveChain};
 use std::{
@@ -153,18 +154,20 @@ struct SinkStream<S> {
 impl<S: RecordSink> SinkStream<S> {
     fn run(mut self, control: &BackgroundControl) {
         retrie_state::lower_thread_priority(NICE);
+        let mut share = CoreShare::begin();
         while !control.is_stopping() {
             let pause = match self.step() {
                 Ok(is_at_head) => {
                     control.record(None, WAITS);
-                    is_at_head.then_some(AT_HEAD)
+                    if is_at_head { AT_HEAD } else { Duration::ZERO }
                 }
                 Err(error) => {
                     control.record(Some(error.to_string()), WAITS);
-                    Some(AFTER_FAILURE)
+                    AFTER_FAILURE
                 }
             };
-            if pause.is_some_and(|pause| !control.pause(pause)) {
+            let pause = pause.max(share.pause());
+            if !pause.is_zero() && !control.pause(pause) {
                 break;
             }
         }

@@ -8,6 +8,7 @@
 use crate::{
     RecordKind, RecordReader, RecordSelection, ResumeRequest, StreamError, StreamPosition,
     StreamStart,
+    core_share::CoreShare,
     error::{ClientRequestError, SinkError},
     service::{AT_HEAD, NICE},
 };
@@ -242,7 +243,7 @@ fn serve(
         Err(error) => return end(&mut socket, CloseCode::Policy, "request", &error.to_string()),
     };
     let mut reader = RecordReader::new(live, kinds);
-    let mut pinged = Instant::now();
+    let (mut pinged, mut share) = (Instant::now(), CoreShare::begin());
     loop {
         if stop.load(Ordering::Relaxed) {
             let close = CloseFrame { code: CloseCode::Away, reason: "the node stops".into() };
@@ -268,6 +269,7 @@ fn serve(
             pinged = Instant::now();
         }
         let wait = if is_at_head { AT_HEAD } else { BUSY };
+        let wait = wait.max(share.pause());
         socket.get_ref().set_read_timeout(Some(wait))?;
         match socket.read() {
             Ok(_) => {}

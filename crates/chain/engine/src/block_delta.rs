@@ -63,13 +63,12 @@ impl LiveView {
     /// hash whose preimage is not known.
     fn kept_delta(&self, number: u64) -> Result<Option<StateDelta>, PipelineError> {
         let store = self.live().chain().state();
-        let keys = store.changed_keys(self.at_head(), number)?;
-        let before = store.flat_history(self.at_head(), number.saturating_sub(1))?;
+        let changes = store.changes(self.at_head(), number)?;
         let after = store.flat_history(self.at_head(), number)?;
         let mut delta = DeltaBuilder::new();
-        for key in keys {
+        for (key, before) in changes {
             let Some(plain) = self.plain_key(&key)? else { return Ok(None) };
-            delta.change(plain, before.get_key(&key)?, after.get_key(&key)?);
+            delta.change(plain, before, after.get_key(&key)?);
         }
         Ok(Some(delta.build()))
     }

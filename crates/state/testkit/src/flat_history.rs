@@ -100,10 +100,15 @@ impl KeptChain {
             }
             if number > self.start {
                 let changed = store.changed_keys(at, number).expect("its changes are kept");
-                let keys = block.delta.changes().iter().map(|change| node.keys().key(&change.key));
-                let mut expected: Vec<_> = keys.collect();
+                let changes = block.delta.changes().iter();
+                let before =
+                    changes.map(|change| (node.keys().key(&change.key), change.previous.clone()));
+                let mut expected: Vec<_> = before.collect();
                 expected.sort_unstable();
-                assert_eq!(changed, expected, "keys that block {number} changed");
+                let changes = store.changes(at, number).expect("its changes are kept");
+                assert_eq!(changes, expected, "what block {number} changed");
+                let keys = expected.into_iter().map(|(key, _)| key);
+                assert!(keys.eq(changed), "keys that block {number} changed");
             }
         }
         for beyond in [last.number + 1, u64::MAX] {

@@ -269,6 +269,21 @@ pub(crate) fn before(
     row.map(|(row, value)| decode_change(&row, &value)).transpose()
 }
 
+/// The value of `key` before block `number`, which has changed it.
+pub(crate) fn before_change(
+    view: &RowView,
+    key: &BackendKey,
+    number: u64,
+) -> Result<Option<StateValue>, StateError> {
+    let row = change_key(key, number);
+    let value = view.lookup(CHANGES, &row)?.ok_or_else(|| {
+        let what =
+            format!("block {number} has changed {key}, but the row {} is missing", HexKey(&row));
+        StateError::corrupt(CHANGES.name, what)
+    })?;
+    decode_change(&row, &value)
+}
+
 /// The slots of `account` that a block above `number` has changed, with their values before that
 /// change. Stops once `limit` of the slots had a value.
 pub(crate) fn slots_before(

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::durable::flat_history::{self, CHANGED_KEYS};
 use alloy_primitives::B256;
-use retrie_state::{BackendKey, BlockRef, StateError, StateHistory};
+use retrie_state::{BackendKey, BlockRef, StateError, StateHistory, StateValue};
 use std::{ops::RangeInclusive, sync::atomic::Ordering};
 
 #[cfg(doc)]
@@ -102,8 +102,29 @@ impl StateStore {
         at: StateId<'_>,
         number: u64,
     ) -> Result<Vec<BackendKey>, StateError> {
+        self.keys_of(&self.at(at)?, number)
+    }
+
+    /// The keys that block `number` has changed, as [`changed_keys`](Self::changed_keys), and the
+    /// value of each before the block.
+    ///
+    /// # Errors
+    /// As [`changed_keys`](Self::changed_keys).
+    pub fn changes(
+        &self,
+        at: StateId<'_>,
+        number: u64,
+    ) -> Result<Vec<(BackendKey, Option<StateValue>)>, StateError> {
         let state = self.at(at)?;
-        match self.kept(&state)? {
+        let before = |key| {
+            let value = flat_history::before_change(&state.view, &key, number)?;
+            Ok((key, value))
+        };
+        self.keys_of(&state, number)?.into_iter().map(before).collect()
+    }
+
+    fn keys_of(&self, state: &StateProvider, number: u64) -> Result<Vec<BackendKey>, StateError> {
+        match self.kept(state)? {
             Some(kept) if number <= *kept.start() => {
                 Err(StateError::BeyondHistory { number, first: kept.start().saturating_add(1) })
             }
