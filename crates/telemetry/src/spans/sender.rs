@@ -4,7 +4,7 @@
 //! says so once, and once more when the collector takes spans again.
 
 use super::{SpanCounters, export::ExportLimits};
-use crossbeam_channel::{Receiver, after, select};
+use crossbeam_channel::{Receiver, select};
 use opentelemetry_proto::{
     tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse},
     transform::{
@@ -22,6 +22,9 @@ use tracing::{Dispatch, dispatcher};
 
 /// Longest answer of a collector that is read, in bytes.
 pub(super) const MAX_ANSWER: usize = 64 << 10;
+
+/// How often the thread looks into the queue within an interval.
+const LOOKS: u32 = 32;
 
 /// Why a collector has not taken a batch.
 #[derive(Debug, thiserror::Error)]
@@ -88,18 +91,18 @@ impl SpanSender {
             },
             recv(self.stopped) -> _ => return (batch, true),
         }
-        let late = after(self.limits.interval);
-        while batch.len() < self.limits.batch {
-            select! {
-                recv(self.spans) -> span => match span {
-                    Ok(span) => batch.push(span),
-                    Err(_) => return (batch, true),
-                },
-                recv(late) -> _ => break,
-                recv(self.stopped) -> _ => return (batch, true),
+        let late = Instant::now() + self.limits.interval;
+        loop {
+            batch.extend(self.spans.try_iter().take(self.limits.batch - batch.len()));
+            let left = late.saturating_duration_since(Instant::now());
+            if batch.len() >= self.limits.batch || left.is_zero() {
+                return (batch, false);
+            }
+            // If the thread waited on the queue, each span would wake it.
+            if self.stops_within(left.min(self.limits.interval / LOOKS)) {
+                return (batch, true);
             }
         }
-        (batch, false)
     }
 
     /// Waits for a time, or until the end comes. Returns whether it came.

@@ -19,13 +19,14 @@
 //! One cost remains that strangers can cause for free: check 8, for transactions that the account
 //! can pay for and that have a place, if an authority turns out to be reserved. The gas of one
 //! transaction bounds it (671 signatures with EIP-7825). Check 9 is bounded by the blobs of one
-//! transaction, and wrong proofs count against the peer that sent them. The p2p crate limits
-//! how often a peer may send transactions.
+//! transaction, and wrong proofs count against the peer that sent them. So that false blobs do as well
+//! if they come with a replacement that pays too little, one cell of each is checked then, in about
+//! 2 ms. The p2p crate limits how often a peer may send transactions.
 
 use super::{
-    HeadStateProvider, PoolError, PoolShared, PoolTransaction, PooledTransaction, SidecarError,
-    TransactionError, TransactionOrigin, TransactionPool, inner::PoolInner, journal::JournalEntry,
-    rules, sender::SenderAccount, transaction,
+    HeadStateProvider, PoolConflictError, PoolError, PoolShared, PoolTransaction,
+    PooledTransaction, SidecarError, TransactionError, TransactionOrigin, TransactionPool,
+    inner::PoolInner, journal::JournalEntry, rules, sender::SenderAccount, transaction,
 };
 use alloy_consensus::{
     Transaction as _,
@@ -131,13 +132,20 @@ impl TransactionPool {
 
         let mut read = None;
         let may_wait = is_restored;
-        self.at_head(&sender, &mut read, heads, |contents, account| {
+        let place = self.at_head(&sender, &mut read, heads, |contents, account| {
             contents.check(config, &tx, account, may_wait)?;
             if tx.is_costly() {
                 contents.check_room(&tx, account)?;
             }
             Ok(())
-        })?;
+        });
+        if let Err(PoolError::Conflict(PoolConflictError::ReplacementUnderpriced)) = &place
+            && origin == TransactionOrigin::External
+        {
+            // All proofs would cost too much, but a peer that sends false blobs is to be known for it.
+            rules::check_sample_of_proofs(&tx).map_err(TransactionError::from)?;
+        }
+        place?;
         self.check_costly(&tx, is_restored).map_err(TransactionError::from)?;
 
         loop {
@@ -166,15 +174,14 @@ impl TransactionPool {
     /// Does the expensive checks, without a lock: proofs of blobs (not again for a restored
     /// transaction), and signers of authorizations, which all later steps need.
     fn check_costly(&self, tx: &PoolTransaction, is_restored: bool) -> Result<(), SidecarError> {
-        let PoolShared { recovered, proven, .. } = &*self.shared;
         if let Some(signed) = tx.transaction.authorization_list() {
-            recovered.fetch_add(signed.len() as u64, Ordering::Relaxed);
+            self.shared.recovered.fetch_add(signed.len() as u64, Ordering::Relaxed);
             tx.authorizations();
         }
         if let Some(hashes) = tx.transaction.blob_versioned_hashes()
             && !is_restored
         {
-            proven.fetch_add(hashes.len() as u64, Ordering::Relaxed);
+            self.shared.proven.fetch_add(hashes.len() as u64, Ordering::Relaxed);
             rules::check_proofs(tx)?;
         }
         Ok(())

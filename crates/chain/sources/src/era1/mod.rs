@@ -141,12 +141,12 @@ impl Era1Reader {
     /// If the file cannot be read or does not end with an intact block index.
     pub fn open(source: impl Into<SourceLocation>) -> Result<Self, SourceError> {
         let location = source.into();
-        Self::new(location.name(), Box::new(file_of(&location)?))
+        Self::new(location.name(), Box::new(location.file()?))
     }
 
     /// Opens a file after a successful [`verify_era1`].
     pub(crate) fn open_verified(location: &SourceLocation) -> Result<Self, SourceError> {
-        let file = file_of(location)?;
+        let file = location.file()?;
         let again = |e| SourceError::io(location.name(), "open the file", e);
         verify(location.name(), file.try_clone().map_err(again)?)?;
         Self::new(location.name(), Box::new(file))
@@ -154,13 +154,7 @@ impl Era1Reader {
 
     /// Opens a file only to read its index. Of an object nothing else is read.
     pub(crate) fn open_index(location: &SourceLocation) -> Result<Self, SourceError> {
-        match location {
-            SourceLocation::Path(_) => Self::open(location),
-            SourceLocation::Object(object) => {
-                let reader = object.reader().map_err(|error| object.error(error))?;
-                Self::new(location.name(), Box::new(reader))
-            }
-        }
+        Self::new(location.name(), location.parts()?)
     }
 
     fn new(name: &Path, file: Box<dyn SeekableBytes>) -> Result<Self, SourceError> {
@@ -335,16 +329,7 @@ pub struct Era1Summary {
 /// The first fault, with file, entry offset and block.
 pub fn verify_era1(source: impl Into<SourceLocation>) -> Result<Era1Summary, SourceError> {
     let location = source.into();
-    verify(location.name(), file_of(&location)?)
-}
-
-pub(crate) fn file_of(location: &SourceLocation) -> Result<File, SourceError> {
-    match location {
-        SourceLocation::Path(path) => {
-            File::open(path).map_err(|e| SourceError::io(path, "open the file", e))
-        }
-        SourceLocation::Object(object) => object.spool(),
-    }
+    verify(location.name(), location.file()?)
 }
 
 fn verify(path: &Path, file: File) -> Result<Era1Summary, SourceError> {

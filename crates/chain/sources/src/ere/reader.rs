@@ -16,7 +16,7 @@ use super::{
 use crate::{
     check::{self, decode_strictly, same_hash, same_number},
     e2store::{E2Entry, EntryReader, SeekableBytes, entry_type},
-    era1::{HeaderRecord, accumulator_root, file_of},
+    era1::{HeaderRecord, accumulator_root},
     error::{SourceError, SourceErrorKind, SourcePlace},
     objects::SourceLocation,
     origin::{BlockOrigin, SourceBlock},
@@ -108,12 +108,12 @@ impl EreReader {
     /// the index says.
     pub fn open(source: impl Into<SourceLocation>) -> Result<Self, SourceError> {
         let location = source.into();
-        Self::new(location.name(), Box::new(file_of(&location)?))
+        Self::new(location.name(), Box::new(location.file()?))
     }
 
     /// Opens a file after a successful [`verify_ere`](super::verify_ere).
     pub(crate) fn open_verified(location: &SourceLocation) -> Result<Self, SourceError> {
-        let file = file_of(location)?;
+        let file = location.file()?;
         let again = |e| SourceError::io(location.name(), "open the file", e);
         verify(location.name(), file.try_clone().map_err(again)?)?;
         Self::new(location.name(), Box::new(file))
@@ -121,13 +121,7 @@ impl EreReader {
 
     /// Opens a file only to read its index. Of an object little else is read.
     pub(crate) fn open_index(location: &SourceLocation) -> Result<Self, SourceError> {
-        match location {
-            SourceLocation::Path(_) => Self::open(location),
-            SourceLocation::Object(object) => {
-                let reader = object.reader().map_err(|error| object.error(error))?;
-                Self::new(location.name(), Box::new(reader))
-            }
-        }
+        Self::new(location.name(), location.parts()?)
     }
 
     pub(super) fn new(name: &Path, file: Box<dyn SeekableBytes>) -> Result<Self, SourceError> {

@@ -6,7 +6,6 @@ use alloy_primitives::B256;
 
 use super::reader::EreReader;
 use crate::{
-    era1::file_of,
     error::{SourceError, SourceErrorKind, SourcePlace},
     objects::SourceLocation,
 };
@@ -39,7 +38,7 @@ pub struct EreSummary {
 /// The first fault, with file, entry offset and block.
 pub fn verify_ere(source: impl Into<SourceLocation>) -> Result<EreSummary, SourceError> {
     let location = source.into();
-    verify(location.name(), file_of(&location)?)
+    verify(location.name(), location.file()?)
 }
 
 pub(super) fn verify(path: &Path, file: File) -> Result<EreSummary, SourceError> {

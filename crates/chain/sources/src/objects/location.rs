@@ -2,11 +2,13 @@
 
 use std::{
     cmp::Ordering,
+    fs::File,
     path::{self, Path, PathBuf},
 };
 
 use super::{ObjectError, StoredObject};
 use crate::{
+    e2store::SeekableBytes,
     error::{SourceError, SourceErrorKind, SourcePlace},
     origin::folder_entries,
 };
@@ -80,6 +82,24 @@ impl SourceLocation {
         let Self::Path(path) = self else { return false };
         // A path without metadata cannot be opened either; opening it returns the error.
         path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir())
+    }
+
+    /// Opens it as a file. An object is copied to an unnamed temporary file.
+    pub(crate) fn file(&self) -> Result<File, SourceError> {
+        match self {
+            Self::Path(path) => {
+                File::open(path).map_err(|e| SourceError::io(path, "open the file", e))
+            }
+            Self::Object(object) => object.spool(),
+        }
+    }
+
+    /// Opens it to read a few parts of it. No other parts of an object are fetched.
+    pub(crate) fn parts(&self) -> Result<Box<dyn SeekableBytes>, SourceError> {
+        Ok(match self {
+            Self::Path(_) => Box::new(self.file()?),
+            Self::Object(object) => Box::new(object.reader().map_err(|error| object.error(error))?),
+        })
     }
 
     /// Its size in bytes, as it is stored.

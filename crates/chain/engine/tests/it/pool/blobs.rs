@@ -133,6 +133,16 @@ fn cell_proofs_are_taken_from_osaka_on() {
     let message = refusal(&pool, &world, t.blobs(GWEI, fake_cell_sidecar(7)));
     assert_eq!(message, "transaction blob limit exceeded: blob count 7, limit 6");
     pool.add(t.blobs(GWEI, new.clone()), TransactionOrigin::External, &world).unwrap();
+    // Replacements that pay too little: false blobs are an offence of a peer all the same.
+    let cheap = |sidecar| t.fee(40 * GWEI, 4 * GWEI).blobs(GWEI, sidecar);
+    let underpriced = "replacement transaction underpriced";
+    assert_eq!(refusal(&pool, &world, cheap(new.clone())), underpriced);
+    let mut bad = new.clone();
+    bad.cell_proofs.rotate_left(1);
+    let message = refusal(&pool, &world, cheap(bad.clone()));
+    assert_eq!(message, "KZG verification error: invalid KZG proof");
+    let of_user = pool.add(cheap(bad), TransactionOrigin::Local, &world).unwrap_err();
+    assert_eq!(of_user.to_string(), underpriced);
     let versioned: Vec<B256> = new.versioned_hashes().collect();
     let served = pool.blobs(&versioned);
     let blob = served[0].as_ref().unwrap();

@@ -47,7 +47,8 @@ fn a_refusal_for_cheap_reasons_costs_no_proofs_and_no_signatures() {
         (fake(poor), "insufficient funds"),
         (fake(TestTransfer { nonce: 1, from: 4, ..t }), "nonce too high"),
         (fake(TestTransfer { from: 3, nonce: 1, ..t }), "address already reserved"),
-        (fake(t.fee(120 * GWEI, 12 * GWEI)), "replacement transaction underpriced"),
+        // One cell of each blob is checked, since false blobs count against a peer.
+        (fake(t.fee(120 * GWEI, 12 * GWEI)), "KZG verification error"),
         (fake(low), "txpool is full"),
         (fake(TestTransfer { from: 4, ..t }.fee(6, 6)), "transaction underpriced"),
         (other(TestTransfer { from: 4, ..t }), "Wrong sidecar format"),
