@@ -15,6 +15,7 @@ use snap::read::FrameDecoder;
 use crate::{
     error::{SourceError, SourceErrorKind, SourcePlace},
     input::MAX_ITEM_BYTES,
+    objects::SeekableBytes,
 };
 
 /// Blocks in an era1 or ere file, at most.
@@ -65,11 +66,6 @@ pub(crate) struct E2Entry {
     pub(crate) kind: u16,
     pub(crate) data: Vec<u8>,
 }
-
-/// The input of a reader of such files.
-pub(crate) trait SeekableBytes: Read + Seek + Send {}
-
-impl<T: Read + Seek + Send> SeekableBytes for T {}
 
 /// Reader of the entries in front of the block index.
 pub(crate) struct EntryReader {

@@ -19,9 +19,9 @@
 //! One cost remains that strangers can cause for free: check 8, for transactions that the account
 //! can pay for and that have a place, if an authority turns out to be reserved. The gas of one
 //! transaction bounds it (671 signatures with EIP-7825). Check 9 is bounded by the blobs of one
-//! transaction, and wrong proofs count against the peer that sent them. So that false blobs do as well
-//! if they come with a replacement that pays too little, one cell of each is checked then, in about
-//! 2 ms. The p2p crate limits how often a peer may send transactions.
+//! transaction, and wrong proofs count against the peer that sent them. So that they also do if they
+//! come with a replacement that pays too little, such transactions are checked as well while that
+//! costs at most a blob a second. The p2p crate limits how often a peer may send transactions.
 
 use super::{
     HeadStateProvider, PoolConflictError, PoolError, PoolShared, PoolTransaction,
@@ -33,7 +33,14 @@ use alloy_consensus::{
     transaction::{Recovered, SignerRecoverable},
 };
 use alloy_primitives::{Address, B256};
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+/// Time between two checks of blobs whose transaction is refused all the same, for each blob of the
+/// first.
+const BLOB_CHECKED_IN_VAIN: Duration = Duration::from_secs(1);
 
 /// A transaction to be admitted.
 pub(super) struct IncomingTransaction {
@@ -141,9 +148,10 @@ impl TransactionPool {
         });
         if let Err(PoolError::Conflict(PoolConflictError::ReplacementUnderpriced)) = &place
             && origin == TransactionOrigin::External
+            && self.may_check_in_vain(&tx)
         {
-            // All proofs would cost too much, but a peer that sends false blobs is to be known for it.
-            rules::check_sample_of_proofs(&tx).map_err(TransactionError::from)?;
+            // A peer that sends false blobs is to be known for it.
+            self.check_blobs(&tx).map_err(TransactionError::from)?;
         }
         place?;
         self.check_costly(&tx, is_restored).map_err(TransactionError::from)?;
@@ -178,13 +186,25 @@ impl TransactionPool {
             self.shared.recovered.fetch_add(signed.len() as u64, Ordering::Relaxed);
             tx.authorizations();
         }
-        if let Some(hashes) = tx.transaction.blob_versioned_hashes()
-            && !is_restored
-        {
-            self.shared.proven.fetch_add(hashes.len() as u64, Ordering::Relaxed);
-            rules::check_proofs(tx)?;
+        if is_restored { Ok(()) } else { self.check_blobs(tx) }
+    }
+
+    /// Checks the proofs of a transaction's blobs, if it has some.
+    fn check_blobs(&self, tx: &PoolTransaction) -> Result<(), SidecarError> {
+        let Some(hashes) = tx.transaction.blob_versioned_hashes() else { return Ok(()) };
+        self.shared.proven.fetch_add(hashes.len() as u64, Ordering::Relaxed);
+        rules::check_proofs(tx)
+    }
+
+    /// Whether there is time to check the proofs of a transaction that is refused all the same.
+    fn may_check_in_vain(&self, tx: &PoolTransaction) -> bool {
+        let blobs = tx.transaction.blob_versioned_hashes().map_or(0, <[_]>::len);
+        let (mut next, now) = (self.shared.next_vain_check.lock(), Instant::now());
+        let may = *next <= now;
+        if may {
+            *next = now + BLOB_CHECKED_IN_VAIN * u32::try_from(blobs).unwrap_or(u32::MAX);
         }
-        Ok(())
+        may
     }
 
     /// Calls `work` with the sender's account at the pool's head, or at a later head. `read` is the

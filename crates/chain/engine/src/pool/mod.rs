@@ -87,7 +87,7 @@ use alloy_primitives::{
 use cells::CellCache;
 use inner::PoolInner;
 use journal::{JournalEntry, PoolJournal};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rayon::iter::{IndexedParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use retrie_chainspec::{
     ChainSpec,
@@ -103,6 +103,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::Instant,
 };
 use subpool::SubPoolKind;
 use tokio::sync::{Notify, broadcast};
@@ -174,6 +175,8 @@ struct PoolShared {
     /// checked.
     recovered: AtomicU64,
     proven: AtomicU64,
+    /// Not before then are proofs checked of a transaction that is refused all the same.
+    next_vain_check: Mutex<Instant>,
     journal: OnceLock<PoolJournal>,
     /// Signals that the journal grows fast and should be rewritten before the next head.
     journal_grown: Notify,
@@ -201,6 +204,7 @@ impl TransactionPool {
             rejected: AtomicU64::new(0),
             recovered: AtomicU64::new(0),
             proven: AtomicU64::new(0),
+            next_vain_check: Mutex::new(Instant::now()),
             journal: OnceLock::new(),
             journal_grown: Notify::new(),
         };

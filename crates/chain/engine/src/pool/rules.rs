@@ -8,15 +8,13 @@ use alloy_eips::{
     eip1559::MIN_PROTOCOL_BASE_FEE,
     eip2718::Encodable2718,
     eip4844::{
-        AsCkzg, BLOB_TX_MIN_BLOB_GASPRICE, BlobTransactionValidationError, Bytes48,
-        env_settings::EnvKzgSettings,
+        BLOB_TX_MIN_BLOB_GASPRICE, BlobTransactionValidationError, env_settings::EnvKzgSettings,
     },
-    eip7594::{BYTES_PER_CELL, CELLS_PER_EXT_BLOB},
     eip7840::BlobParams,
 };
 use alloy_primitives::{B256, U256};
 use retrie_chainspec::{
-    CELLS_PER_BLOB, ChainSpec, EthereumHardfork,
+    ChainSpec, EthereumHardfork,
     primitives::{Header, SealedHeader, Transaction},
 };
 use retrie_consensus::ConsensusError;
@@ -25,7 +23,6 @@ use revm::{
     context_interface::{Cfg, cfg::gas_params::Eip2780TxInfo},
     primitives::hardfork::SpecId,
 };
-use std::hash::{BuildHasher, RandomState};
 
 /// The block after the head, as far as known: it determines forks, fees and gas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -349,34 +346,4 @@ pub(super) fn check_proofs(tx: &PoolTransaction) -> Result<(), SidecarError> {
     let Some(hashes) = tx.transaction.blob_versioned_hashes() else { return Ok(()) };
     let sidecar = tx.sidecar.as_ref().ok_or(SidecarError::Missing)?;
     sidecar.validate(hashes, EnvKzgSettings::Default.get()).map_err(SidecarError::Wrong)
-}
-
-/// Checks the proof of one cell of each blob (EIP-7594), which the sender cannot foresee. Takes about
-/// 2 ms for all blobs together. Blobs with one proof as a whole are not checked.
-pub(super) fn check_sample_of_proofs(tx: &PoolTransaction) -> Result<(), SidecarError> {
-    let Some(sidecar) = tx.sidecar.as_ref().and_then(|sidecar| sidecar.as_eip7594()) else {
-        return Ok(());
-    };
-    let wrong = || SidecarError::Wrong(BlobTransactionValidationError::InvalidProof);
-    let (mut indices, mut cells, mut proofs) = (Vec::new(), Vec::new(), Vec::new());
-    let lot = RandomState::new();
-    for (at, blob) in sidecar.blobs.iter().enumerate() {
-        let index = lot.hash_one(at) as usize % CELLS_PER_BLOB;
-        let first = index * BYTES_PER_CELL;
-        let cell = blob.as_slice().get(first..first + BYTES_PER_CELL).ok_or_else(wrong)?;
-        cells.push(c_kzg::Cell::from_bytes(cell).map_err(|_| wrong())?);
-        proofs.push(*sidecar.cell_proofs.get(CELLS_PER_EXT_BLOB * at + index).ok_or_else(wrong)?);
-        indices.push(index as u64);
-    }
-    let verified = EnvKzgSettings::Default.get().verify_cell_kzg_proof_batch(
-        Bytes48::slice_as_ckzg(&sidecar.commitments),
-        &indices,
-        &cells,
-        Bytes48::slice_as_ckzg(&proofs),
-    );
-    match verified {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(wrong()),
-        Err(error) => Err(SidecarError::Wrong(error.into())),
-    }
 }

@@ -31,9 +31,9 @@ use retrie_chainspec::primitives::{Block, BlockBody, Header};
 
 use crate::{
     check::{self, decode_strictly, same_hash, same_number},
-    e2store::{self, EntryReader, SeekableBytes, entry_type},
+    e2store::{self, EntryReader, entry_type},
     error::{SourceError, SourceErrorKind, SourcePlace},
-    objects::SourceLocation,
+    objects::{SeekableBytes, SourceLocation},
     origin::{BlockOrigin, SourceBlock},
 };
 

@@ -15,10 +15,10 @@ use super::{
 };
 use crate::{
     check::{self, decode_strictly, same_hash, same_number},
-    e2store::{E2Entry, EntryReader, SeekableBytes, entry_type},
+    e2store::{E2Entry, EntryReader, entry_type},
     era1::{HeaderRecord, accumulator_root},
     error::{SourceError, SourceErrorKind, SourcePlace},
-    objects::SourceLocation,
+    objects::{SeekableBytes, SourceLocation},
     origin::{BlockOrigin, SourceBlock},
 };
 

@@ -3,15 +3,20 @@
 use std::{
     cmp::Ordering,
     fs::File,
+    io::{Read, Seek},
     path::{self, Path, PathBuf},
 };
 
 use super::{ObjectError, StoredObject};
 use crate::{
-    e2store::SeekableBytes,
     error::{SourceError, SourceErrorKind, SourcePlace},
     origin::folder_entries,
 };
+
+/// Bytes that can be read at any place.
+pub(crate) trait SeekableBytes: Read + Seek + Send {}
+
+impl<T: Read + Seek + Send> SeekableBytes for T {}
 
 /// A path, or an object or folder of a store.
 ///

@@ -35,6 +35,7 @@ mod store;
 pub use environment::StoreEnvironment;
 pub use error::ObjectError;
 pub use folder::ObjectFolder;
+pub(crate) use location::SeekableBytes;
 pub use location::SourceLocation;
 pub(crate) use manifest::MANIFEST;
 pub(crate) use reader::ObjectReader;

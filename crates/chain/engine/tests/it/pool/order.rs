@@ -35,6 +35,10 @@ fn a_refusal_for_cheap_reasons_costs_no_proofs_and_no_signatures() {
     add(set_code(TestTransfer { from: 2, ..t })).unwrap();
     add(TestTransfer { from: 3, ..t }.signed()).unwrap();
     assert_eq!(costly(&pool), (6, 1));
+    // A replacement from a peer that pays too little: now and then, false blobs are found out.
+    let false_blobs = t.fee(120 * GWEI, 12 * GWEI).blobs(GWEI, fake_cell_sidecar(5));
+    assert!(refusal(&pool, &world, false_blobs).starts_with("KZG verification error"));
+    assert_eq!(costly(&pool), (6, 6));
 
     // The proofs are invalid: a pool that checked them would refuse with another message.
     let fake = |tx: TestTransfer| tx.blobs(GWEI, fake_cell_sidecar(6));
@@ -47,8 +51,7 @@ fn a_refusal_for_cheap_reasons_costs_no_proofs_and_no_signatures() {
         (fake(poor), "insufficient funds"),
         (fake(TestTransfer { nonce: 1, from: 4, ..t }), "nonce too high"),
         (fake(TestTransfer { from: 3, nonce: 1, ..t }), "address already reserved"),
-        // One cell of each blob is checked, since false blobs count against a peer.
-        (fake(t.fee(120 * GWEI, 12 * GWEI)), "KZG verification error"),
+        (fake(t.fee(120 * GWEI, 12 * GWEI)), "replacement transaction underpriced"),
         (fake(low), "txpool is full"),
         (fake(TestTransfer { from: 4, ..t }.fee(6, 6)), "transaction underpriced"),
         (other(TestTransfer { from: 4, ..t }), "Wrong sidecar format"),
@@ -64,13 +67,13 @@ fn a_refusal_for_cheap_reasons_costs_no_proofs_and_no_signatures() {
     for (tx, words) in cases {
         let message = refusal(&pool, &world, tx);
         assert!(message.starts_with(words), "{message}, not {words}");
-        assert_eq!(costly(&pool), (6, 1), "{message}");
+        assert_eq!(costly(&pool), (6, 6), "{message}");
     }
     // A transaction that would evict the other is checked.
     let message =
         refusal(&pool, &world, fake(TestTransfer { from: 5, ..t }.fee(200 * GWEI, 20 * GWEI)));
     assert!(message.starts_with("KZG verification error"), "{message}");
-    assert_eq!(costly(&pool), (6, 7));
+    assert_eq!(costly(&pool), (6, 12));
 }
 
 /// Room in bytes: the worst are counted together with what follows them.
