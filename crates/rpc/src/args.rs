@@ -262,7 +262,14 @@ pub(crate) fn register_at_block<T>(
                     let answer = method(&context, view, &mut args)?;
                     args.end().map(|()| answer)
                 };
-                if at_head { rpc.on_view(answer) } else { rpc.run_read(answer).await }
+                if !at_head {
+                    return rpc.run_read(answer).await;
+                }
+                match answer(rpc.view()?) {
+                    // The next head is about to be published; this thread must not wait for it.
+                    Err(error) if error.lacks_state() => rpc.run_read(answer).await,
+                    outcome => outcome,
+                }
             }
         });
     registered.expect("a namespace names each of its methods once");

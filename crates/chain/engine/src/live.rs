@@ -165,6 +165,11 @@ impl LiveChain {
         &self.0.participants
     }
 
+    /// Sequence number of the current snapshot.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.0.current.load().sequence
+    }
+
     /// The head.
     pub fn head(&self) -> SealedHeader {
         self.0.current.load().head.clone()

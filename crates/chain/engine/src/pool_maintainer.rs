@@ -40,8 +40,7 @@ impl HeadState for PostState {
 
 impl HeadStateProvider for LiveChain {
     fn latest(&self) -> Result<Box<dyn HeadState + '_>, StateError> {
-        let state = self.view().and_then(|view| view.state(&view.head().hash()));
-        match state {
+        match self.head_state() {
             Ok(state) => Ok(Box::new(state)),
             Err(PipelineError::State(error)) => Err(error),
             Err(error) => Err(StoreError::new("reading the head", error).into()),
@@ -178,9 +177,9 @@ fn advance(
     pool: &TransactionPool,
     changes: &[Arc<HeadChange>],
 ) -> Result<(), PipelineError> {
-    let view = live.view()?;
+    let state = live.head_state()?;
+    let view = state.view();
     let head = view.head();
-    let state = view.state(&head.hash())?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let next = NextBlock::after(live.spec(), head, now.max(head.timestamp + 1))
         .map_err(|source| InvalidBlockError::rule(head, source))?;

@@ -2,7 +2,7 @@
 //! ([`LiveView::state_at`]).
 
 use crate::{
-    live::{ATTEMPTS, pause_before_retry},
+    live::{ATTEMPTS, LiveChain, pause_before_retry},
     view::LiveView,
 };
 use alloy_primitives::{Address, B256, Bytes};
@@ -13,7 +13,14 @@ use retrie_log_tables::{TableBuilder, TableSpan};
 use retrie_pipeline::{PipelineError, SessionSet, StatePatch, StoreSetId};
 use retrie_state::{BlockRef, StateError, StateKey, StateReader, StateValue, StoreError};
 use retrie_state_store::{StateId, StateProvider, StateSession};
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Longest time that a view waits for the next one.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// What a caller needs from a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +39,26 @@ enum StateSource {
     History,
     FlatHistory,
     Undo,
+}
+
+impl LiveChain {
+    /// The state of the head, on a view of it. Blocks the thread while the engine publishes the next
+    /// head, for seconds at most.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn head_state(&self) -> Result<PostState, PipelineError> {
+        let mut view = self.view()?;
+        loop {
+            match view.state(&view.head().hash()) {
+                Err(error) if error.lacks_state() => match view.successor()? {
+                    Some(next) => view = next,
+                    None => return Err(error),
+                },
+                state => return state,
+            }
+        }
+    }
 }
 
 impl LiveView {
@@ -299,22 +326,21 @@ impl LiveView {
 
     /// A view of the next head. `None` if the chain has not moved and this view's state is there. If
     /// it [is not](Self::has_lost_state), the engine is about to publish the next head, and this
-    /// waits for it, for seconds at most.
+    /// waits for it, for 2 s at most.
     ///
     /// # Errors
     /// If the database fails.
     pub fn successor(&self) -> Result<Option<Self>, PipelineError> {
-        for attempt in 1..=ATTEMPTS {
-            let next = self.live().view()?;
-            if next.sequence() != self.sequence() {
-                return Ok(Some(next));
+        let deadline = Instant::now() + LONGEST_WAIT;
+        let mut attempt = 0;
+        while self.live().sequence() == self.sequence() {
+            if !self.has_lost_state() || Instant::now() >= deadline {
+                return Ok(None);
             }
-            if !self.has_lost_state() {
-                break;
-            }
+            attempt += 1;
             pause_before_retry(attempt);
         }
-        Ok(None)
+        self.live().view().map(Some)
     }
 
     /// The state of a canonical durable block from the backend's own history; `None` if it is not

@@ -122,7 +122,7 @@ impl GraphqlService {
         }
     }
 
-    /// Executes a query on a view. A reorg may remove the state of the view's head; then the query
+    /// Executes a query on a view. The state of the view's head may leave the store; then the query
     /// is executed again, unless it changes something.
     fn execute(&self, mut view: LiveView, call: &GraphqlCall) -> RpcResult<GraphqlAnswer> {
         let document = match CheckedDocument::parse(&call.query) {

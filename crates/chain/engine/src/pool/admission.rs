@@ -16,12 +16,12 @@
 //! | 9 | proofs of its blobs | 50 to 105 ms | none |
 //! | 10 | 5 and 6 again, since the pool may have changed; then whether its authorities have pooled transactions | O(log n) | write |
 //!
-//! One cost remains that strangers can cause for free: check 8, for transactions that the account
-//! can pay for and that have a place, if an authority turns out to be reserved. The gas of one
-//! transaction bounds it (671 signatures with EIP-7825). Check 9 is bounded by the blobs of one
-//! transaction, and wrong proofs count against the peer that sent them. So that they also do if they
-//! come with a replacement that pays too little, such transactions are checked as well while that
-//! costs at most a blob a second. The p2p crate limits how often a peer may send transactions.
+//! Two costs remain that strangers can cause for free. Check 8, for transactions that the account
+//! can pay for and that have a place, if an authority turns out to be reserved; the gas of one
+//! transaction bounds it (671 signatures with EIP-7825). And check 9 for a peer's replacement that
+//! pays too little, so that false blobs count against their sender; one blob a second, over all peers.
+//! Otherwise check 9 is bounded by the blobs of one transaction. The p2p crate limits how often a peer
+//! may send transactions.
 
 use super::{
     HeadStateProvider, PoolConflictError, PoolError, PoolShared, PoolTransaction,
@@ -40,7 +40,7 @@ use std::{
 
 /// Time between two checks of blobs whose transaction is refused all the same, for each blob of the
 /// first.
-const BLOB_CHECKED_IN_VAIN: Duration = Duration::from_secs(1);
+const VAIN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A transaction to be admitted.
 pub(super) struct IncomingTransaction {
@@ -147,7 +147,8 @@ impl TransactionPool {
             Ok(())
         });
         if let Err(PoolError::Conflict(PoolConflictError::ReplacementUnderpriced)) = &place
-            && origin == TransactionOrigin::External
+            && (origin, is_restored) == (TransactionOrigin::External, false)
+            && tx.sidecar.is_some()
             && self.may_check_in_vain(&tx)
         {
             // A peer that sends false blobs is to be known for it.
@@ -202,7 +203,7 @@ impl TransactionPool {
         let (mut next, now) = (self.shared.next_vain_check.lock(), Instant::now());
         let may = *next <= now;
         if may {
-            *next = now + BLOB_CHECKED_IN_VAIN * u32::try_from(blobs).unwrap_or(u32::MAX);
+            *next = now + VAIN_CHECK_INTERVAL * u32::try_from(blobs).unwrap_or(u32::MAX);
         }
         may
     }

@@ -29,7 +29,16 @@ impl EngineLoop<'_> {
         let mut statuses = Vec::with_capacity(blocks.len());
         let is_rejected = |block: &PreparedBlock| self.rejected.status(&block.hash()).is_some();
         if !blocks.iter().any(is_rejected) {
-            while let Some(change) = self.tree.extend_by_batch(&blocks)? {
+            loop {
+                let change = match self.tree.extend_by_batch(&blocks) {
+                    Ok(Some(change)) => change,
+                    Ok(None) => break,
+                    Err(error) => {
+                        // A part of it may be durable, and the state of the old head gone.
+                        self.publish(None);
+                        return Err(error.into());
+                    }
+                };
                 let (number, hash) = (change.head.number, change.head.hash());
                 tracing::debug!(number, %hash, blocks = change.committed.len(), "new head, by batch");
                 let above = blocks.split_off(change.committed.len());
