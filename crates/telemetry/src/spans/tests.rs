@@ -273,7 +273,7 @@ fn lose_spans(protocol: OtlpProtocol, endpoint: String) {
             drop(debug_span!(target: "retrie", "work").entered());
         }
     });
-    // The one who works waits for nobody: a request alone would take 200 ms, all of them 25 s.
+    // The thread that works does not wait for requests: one alone would take 200 ms, all of them 25 s.
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     export.stop();
     // The spans of a request under way when the time is over are not counted yet.

@@ -228,7 +228,7 @@ fn a_row_that_no_block_lists_is_found() {
     }
 }
 
-/// A block with so many participants that its row has several pieces.
+/// A block whose participants fill several pieces of its row.
 #[test]
 fn the_row_of_a_large_block_comes_and_goes_whole() {
     let (_dir, db) = db();

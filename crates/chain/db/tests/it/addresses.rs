@@ -99,10 +99,10 @@ fn assert_indexed(read: &ReadTxn, chain: &[FullBlock]) {
         let found = read.creation_of(contract, indexed.clone()).unwrap().unwrap();
         assert_eq!((found.block, found.index, found.creator), *expected);
     }
-    let nobody = Address::repeat_byte(0x99);
-    let found = read.account_transactions(&nobody, indexed.clone(), forward, 9).unwrap();
+    let unused = Address::repeat_byte(0x99);
+    let found = read.account_transactions(&unused, indexed.clone(), forward, 9).unwrap();
     assert!(found.is_empty());
-    assert_eq!(read.creation_of(&nobody, indexed).unwrap(), None);
+    assert_eq!(read.creation_of(&unused, indexed).unwrap(), None);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What each method answers, on two stores.
 
-use super::scene::{NOBODY, OtsScene, TARGET, index, stores};
+use super::scene::{OtsScene, TARGET, UNUSED, index, stores};
 use crate::common::{NodeFixture, mpt, signed_transfer, test_chain};
 use alloy_primitives::{Address, B256, U64, U256};
 use retrie_pipeline::testkit::{GENESIS_CONTRACT, TestRules, TestWallet, write_blocks};
@@ -213,7 +213,7 @@ async fn nonces_and_creators_are_found_with_and_without_an_index() {
             let child = creator(scene.children[1]).await;
             assert_eq!(child["hash"], json!(scene.transaction(2, 2)), "{what}");
             // Destroyed, reverted, no contract, of genesis.
-            let none = [scene.short_lived, scene.lost, TARGET, NOBODY, GENESIS_CONTRACT];
+            let none = [scene.short_lived, scene.lost, TARGET, UNUSED, GENESIS_CONTRACT];
             for address in none {
                 assert_eq!(creator(address).await, Value::Null, "{what}: {address}");
             }
@@ -228,7 +228,7 @@ async fn nonces_and_creators_are_found_with_and_without_an_index() {
             let hash = scene.transaction(3, 0);
             assert_eq!(by_nonce(wallet(2), 1).await, json!(hash), "{what}");
             // Not used yet; a contract's, by which it has created another one.
-            for (sender, nonce) in [(wallet(1), 5), (NOBODY, 0), (scene.factory, 1)] {
+            for (sender, nonce) in [(wallet(1), 5), (UNUSED, 0), (scene.factory, 1)] {
                 assert_eq!(by_nonce(sender, nonce).await, Value::Null, "{what}");
             }
             let whole = node.call("eth_getTransactionByHash", json!([hash])).await;

@@ -1,7 +1,7 @@
 //! The history of an address: pages, blocks that are not indexed, reorganisations, restarts, states
 //! that are not kept.
 
-use super::scene::{NOBODY, OtsScene, TARGET, index, set_durable_head, step, stores};
+use super::scene::{OtsScene, TARGET, UNUSED, index, set_durable_head, step, stores};
 use crate::common::{NodeFixture, lvmt, mpt};
 use alloy_primitives::{Address, B256};
 use retrie_chainspec::DEV_ACCOUNTS;
@@ -97,7 +97,7 @@ async fn pages_have_every_transaction_once_also_of_blocks_that_are_not_indexed()
         // A block beyond the head is the head.
         let beyond = page(&node, BEFORE, 1_000_000, 100).await;
         assert_eq!((hashes(&beyond), &beyond["firstPage"]), (newest_first, &json!(true)));
-        let nothing = node.call(BEFORE, json!([NOBODY, 0, 25])).await;
+        let nothing = node.call(BEFORE, json!([UNUSED, 0, 25])).await;
         let empty = json!({ "txs": [], "receipts": [], "firstPage": true, "lastPage": true });
         assert_eq!(nothing, empty);
         for size in [json!(0), json!(251), json!("many")] {

@@ -32,7 +32,7 @@ const SHORT_LIVED: &str = "33ff";
 /// Receives transfers, direct ones and through the forwarder.
 pub(super) const TARGET: Address = Address::repeat_byte(0x77);
 /// Never takes part.
-pub(super) const NOBODY: Address = Address::repeat_byte(0x99);
+pub(super) const UNUSED: Address = Address::repeat_byte(0x99);
 
 /// Initialisation code that returns `code`.
 fn initial(code: &str) -> Bytes {
